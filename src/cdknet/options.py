@@ -1,0 +1,175 @@
+"""Every option of cdknet, declared once: default, help, and what must hold.
+
+The estimator's parameters, the command line's flags and a run's `config.json` all derive from these
+classes. They live apart from the stages so that reading them (`cdknet --help`) does not import torch.
+"""
+
+import difflib
+import math
+import numbers
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound="Options")
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A dataclass field with its help and its bounds: least <= value, above < value, value <= most."""
+    bounds = {"help": help, "least": least, "above": above, "most": most, "choices": choices}
+    return field(default=default, metadata=bounds)
+
+
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of `choices`, with the nearest one as a suggestion."""
+    if value in choices:
+        return
+    near = difflib.get_close_matches(str(value), choices, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise ValueError(f"{name} must be one of {', '.join(choices)}. Got {value!r}.{hint}")
+
+
+def check_number(
+    name: str,
+    value: object,
+    kind: type,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+) -> None:
+    """Raise unless `value` is a number of `kind` (int or float) within the bounds."""
+    wanted = numbers.Integral if kind is int else numbers.Real
+    named = (("at least", least), ("above", above), ("at most", most))
+    bounds = [f"{word} {bound:g}" for word, bound in named if bound is not None]
+    if isinstance(value, bool) or not isinstance(value, wanted):
+        noun = "a whole number" if kind is int else "a number"
+        raise ValueError(
+            f"{name} must be {noun}{' ' if bounds else ''}{' and '.join(bounds)}. Got {value!r}."
+        )
+    number = float(value)  # type: ignore[arg-type]
+    inside = (
+        not math.isnan(number)
+        and (least is None or number >= least)
+        and (above is None or number > above)
+        and (most is None or number <= most)
+    )
+    if not inside:
+        raise ValueError(f"{name} must be {' and '.join(bounds) or 'a number'}. Got {value!r}.")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one part of the work. Checked when made."""
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value, rule = getattr(self, f.name), f.metadata
+            if value is None and f.default is None:
+                continue
+            if rule["choices"]:
+                check_choice(f.name, value, rule["choices"])
+            elif f.type is bool or f.type == bool | None:
+                if not isinstance(value, bool):
+                    raise ValueError(f"{f.name} must be True or False. Got {value!r}.")
+            else:
+                kind = int if f.type in (int, int | None) else float
+                check_number(f.name, value, kind, least=rule["least"], above=rule["above"], most=rule["most"])
+
+    @classmethod
+    def pick(cls: type[T], params: Mapping[str, Any]) -> T:
+        """The options of this class among `params`."""
+        return cls(**{f.name: params[f.name] for f in fields(cls)})
+
+
+@dataclass(frozen=True)
+class NetworkOptions(Options):
+    """The network f_theta."""
+
+    network: str = option(
+        "auto",
+        "network to train; auto picks by the shape of a sample",
+        choices=("auto", "paper-mnist", "paper-cifar", "paper-rf", "mlp"),
+    )
+    feature_size: int | None = option(
+        None, "units of the penultimate layer, the features; unset: the network's own", least=2
+    )
+    standardize: bool | None = option(
+        None, "centre and scale the input by its own statistics; unset: yes, but not before your own encoder"
+    )
+
+
+@dataclass(frozen=True)
+class PretrainOptions(Options):
+    """Stage 1: learn the old classes."""
+
+    pretrain_epochs: int = option(50, "stage 1: most epochs over the old classes", least=1)
+    early_stopping: bool = option(
+        True, "stage 1: stop when held-out old samples stop getting better; off: run every epoch"
+    )
+    patience: int = option(5, "stage 1: epochs without improvement before stopping", least=1)
+    validation_fraction: float = option(
+        0.1, "stage 1: share of the old samples held out for early stopping", above=0, most=0.5
+    )
+    learning_rate: float = option(0.001, "Adam's learning rate, all stages", above=0)
+    batch_size: int = option(128, "samples a step in stages 1 and 3", least=2)
+
+
+@dataclass(frozen=True)
+class DiscoverOptions(Options):
+    """Stage 2: features in which the new classes fall apart, then clusters."""
+
+    n_new_classes: int | None = option(None, "how many new classes to look for", least=1)
+    label_weight: float = option(
+        10.0, "stage 2: lambda, weight of the old labels; 0: images alone; inf: labels alone", least=0
+    )
+    discover_epochs: int = option(20, "stage 2: most rounds of network step and U step", least=1)
+    discover_batch_size: int = option(512, "stage 2: samples in a mini-batch kernel", least=4)
+    discover_learning_rate: float | None = option(
+        None, "stage 2: Adam's learning rate; unset: as in stage 1", above=0
+    )
+    subsample: float = option(
+        0.05, "stage 2: share of the old and of the new samples that the kernel is built on", above=0, most=1
+    )
+    min_subsample: int = option(1000, "stage 2: but at least this many of each, or all there are", least=0)
+    sigma_scale: float = option(
+        0.4, "stage 2: width of the Gaussian kernel, in median distances between features", above=0
+    )
+    normalize_features: bool = option(
+        True, "put features on the unit sphere before kernels and clustering; off: as the network gives them"
+    )
+    turn_tolerance: float = option(
+        0.001, "stage 2: stop when the subspace of U turns by less than this share; 0: never", least=0
+    )
+    kmeans_restarts: int = option(10, "restarts of the k-means that makes the pseudo-labels", least=1)
+    memory_limit: float = option(
+        2.0, "stage 2: most gigabytes for a whole kernel; beyond that, landmarks stand in for it", above=0
+    )
+
+
+@dataclass(frozen=True)
+class ExpandOptions(Options):
+    """Stage 3: grow the network and teach it the discovered classes."""
+
+    expansion: str = option(
+        "last-two",
+        "stage 3: layers that grow; none skips the stage and labels by the nearest centre",
+        choices=("none", "last", "last-two", "all"),
+    )
+    extra_units: float = option(0.25, "stage 3: growth of the penultimate layer, as a share", above=0)
+    expand_epochs: int = option(30, "stage 3: epochs over pseudo-labels and replayed old samples", least=1)
+    replay: float = option(0.2, "stage 3: share of the old samples that is replayed", above=0, most=1)
+    slow_rate: float = option(
+        0.1, "stage 3: learning rate of layers that did not grow, as a share", least=0, most=1
+    )
+
+
+ALL_OPTIONS = (NetworkOptions, PretrainOptions, DiscoverOptions, ExpandOptions)
