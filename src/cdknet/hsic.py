@@ -53,7 +53,7 @@ def gaussian_kernel(z: Tensor, sigma: float) -> Tensor:
         raise ValueError(f"sigma must be above 0. Got {sigma!r}. Use median_distance(z) for a start.")
     if z.ndim != 2:
         raise ValueError(f"z must be (n, d), one row a sample. Got shape {tuple(z.shape)}.")
-    kernel: Tensor = _GaussianKernel.apply(z, float(sigma))  # type: ignore[no-untyped-call]
+    kernel: Tensor = _GaussianKernel.apply(z, float(sigma))
     return kernel
 
 

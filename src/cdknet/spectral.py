@@ -39,11 +39,15 @@ def median_distance(z: Tensor, *, sample: int = 2000, seed: int = 0) -> float:
         return median
     apart = distances[distances > 0]  # more than half of the pairs coincide: measure the others
     if not len(apart):
-        raise ValueError("Distances between features must not all be 0. Got one and the same feature for all.")
+        raise ValueError(
+            "Distances between features must not all be 0. Got one and the same feature for all."
+        )
     return float(apart.median())
 
 
-def leading_eigenpairs(M: Tensor, r: int, *, centered: bool = False, dense_order: int = DENSE_ORDER) -> Eigenpairs:
+def leading_eigenpairs(
+    M: Tensor, r: int, *, centered: bool = False, dense_order: int = DENSE_ORDER
+) -> Eigenpairs:
     """argmax of tr(UᵀMU) over UᵀU = I for a symmetric M: the U-step, Eqs. (12)-(14).
 
     With `centered`, of H M H, whose centring costs O(n) a product instead of a second matrix. Full
@@ -85,8 +89,8 @@ def _arpack(M: Tensor, r: int, centered: bool) -> tuple[Tensor, Tensor]:
         full = torch.linalg.eigh(center(M) if centered else M)
         return full.eigenvalues[-r:], full.eigenvectors[:, -r:]
     order = np.argsort(values)
-    as_M = {"dtype": M.dtype, "device": M.device}
-    return torch.as_tensor(values[order].copy(), **as_M), torch.as_tensor(vectors[:, order].copy(), **as_M)
+    pairs = (torch.from_numpy(values[order]), torch.from_numpy(vectors[:, order].copy()))
+    return pairs[0].to(M), pairs[1].to(M)
 
 
 def spectral_embedding(

@@ -1,0 +1,151 @@
+"""Samples on their way into a network: checked once, read batch by batch, never copied whole.
+
+A sample is a vector (d,), a grey image (h, w), an image with channels (c, h, w), or I/Q (2, length).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+CHUNK = 4096  # rows looked at together when all of them are looked at
+
+
+class Inputs:
+    """Samples as the caller holds them (array, memory map or tensor); `take` gives some as a tensor."""
+
+    def __init__(self, X: NDArray[Any] | Tensor) -> None:
+        self.X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
+
+    def __len__(self) -> int:
+        return len(self.X)
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        return tuple(self.X.shape[1:])
+
+    def take(self, rows: Tensor, device: torch.device | None = None) -> Tensor:
+        """Those rows as float32; uint8 comes out in [0, 1]."""
+        batch = torch.from_numpy(np.ascontiguousarray(self.X[rows.numpy()])).to(device)
+        return to_float(batch)
+
+    def chunks(self) -> Iterator[tuple[int, Tensor]]:
+        """Every row in order, as (first row, float32 tensor)."""
+        for start in range(0, len(self), CHUNK):
+            stop = min(start + CHUNK, len(self))
+            yield start, self.take(torch.arange(start, stop))
+
+
+def to_float(batch: Tensor) -> Tensor:
+    """float32; uint8, the usual coding of pixels, is divided by 255."""
+    if batch.dtype == torch.uint8:
+        return batch.to(torch.float32).div_(255)
+    return batch.to(torch.float32)
+
+
+def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """X as an array that `Inputs` can read, or one clear error. Looks at every value once, in chunks."""
+    if hasattr(X, "toarray"):
+        raise TypeError("X must be a dense array. Got a sparse one. Use X.toarray() if it fits memory.")
+    if isinstance(X, Tensor):
+        X = X.detach().cpu().numpy()
+    try:
+        array = np.asanyarray(X)
+    except ValueError as error:  # ragged lists
+        raise ValueError(f"X must be an array with samples of one shape. Got {error}.") from None
+    if array.dtype.kind == "O":
+        array = _from_objects(array)
+    if array.dtype.kind == "c":
+        raise ValueError(
+            "Complex data not supported: X must be real. Got complex numbers. "
+            "Stack real and imaginary parts as (n, 2, length)."
+        )
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"X must hold numbers. Got dtype {array.dtype}. Encode text and categories first.")
+    if array.ndim < 2:
+        raise ValueError(
+            f"Expected 2D array, got {array.ndim}D array instead: X must be (n, d), (n, h, w), (n, c, h, w) "
+            "or (n, 2, length). Reshape your data, either with X.reshape(-1, 1) if it has a single feature "
+            "or with X.reshape(1, -1) if it is a single sample."
+        )
+    if array.ndim > 4:
+        raise ValueError(f"Found array with dim {array.ndim}: X must have 2 to 4 dimensions.")
+    if len(array) == 0 or 0 in array.shape[1:]:
+        raise ValueError(
+            f"X must not be empty. Found array with {len(array)} sample(s) and {array.shape[-1]} feature(s) "
+            f"(shape={array.shape}) while a minimum of 1 is required."
+        )
+    if array.ndim == 4 and array.shape[-1] in (1, 3, 4) and array.shape[1] not in (1, 2, 3, 4):
+        raise ValueError(
+            f"Images must be (n, channels, height, width). Got {array.shape}, which looks like channels "
+            "last. Use X.transpose(0, 3, 1, 2)."
+        )
+    if sample_shape is not None and tuple(array.shape[1:]) != sample_shape:
+        raise ValueError(
+            f"X must have samples of shape {sample_shape}, as in fit. Got {tuple(array.shape[1:])}."
+            if len(sample_shape) > 1 or array.ndim > 2
+            else f"X has {array.shape[1]} features, but ClassDiscovery is expecting {sample_shape[0]} "
+            "features as input, as in fit."
+        )
+    if array.dtype.kind == "f":
+        _check_finite(array)
+    return array
+
+
+def _from_objects(array: NDArray[Any]) -> NDArray[Any]:
+    """Objects that are plainly numbers, as numbers; anything else is refused."""
+    try:
+        return array.astype(np.float64)
+    except (ValueError, TypeError) as error:
+        raise type(error)(
+            f"X must hold numbers. Got an object array whose entries are not: {error}. "
+            "argument must be a string or a number."
+        ) from None
+
+
+def _check_finite(array: NDArray[Any]) -> None:
+    most = np.finfo(np.float32).max
+    for start in range(0, len(array), CHUNK):
+        part = array[start : start + CHUNK]
+        good = np.isfinite(part) & (np.abs(part) <= most)
+        if not good.all():
+            row = start + int(np.argwhere(~good)[0][0])
+            what = "NaN" if np.isnan(part[~good][0]) else "infinity or a value too large for float32"
+            raise ValueError(
+                f"X must be finite. Got {what} in row {row} (Input X contains {what}). "
+                "Drop or fill such rows before the fit."
+            )
+
+
+def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation to standardise by: of each feature of a vector, of each channel else.
+
+    Over at most 20,000 rows, evenly spaced. A constant feature gets deviation 1.
+    """
+    rows = torch.arange(len(inputs)) if rows is None else rows
+    if len(rows) > 20_000:
+        rows = rows[torch.linspace(0, len(rows) - 1, 20_000).long()]
+    shape = inputs.sample_shape
+    channels = shape[0] if len(shape) in (1, 3) or (len(shape) == 2 and shape[0] == 2) else 1
+    count, total, squares = 0, torch.zeros(channels).double(), torch.zeros(channels).double()
+    shift: Tensor | None = None
+    for part in rows.split(CHUNK):
+        x = inputs.take(part).double().reshape(len(part), channels, -1)
+        shift = x.mean(dim=(0, 2)) if shift is None else shift  # squares of small numbers only
+        x = x - shift[:, None]
+        count += x.shape[0] * x.shape[2]
+        total += x.sum(dim=(0, 2))
+        squares += x.square().sum(dim=(0, 2))
+    assert shift is not None
+    mean = total / count
+    deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
+    spread = deviation.max()
+    deviation[deviation <= 1e-6 * spread] = 1.0
+    if spread == 0:
+        deviation = torch.ones_like(deviation)
+    return (mean + shift).float(), deviation.float()

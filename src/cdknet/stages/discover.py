@@ -1,0 +1,212 @@
+"""Stage 2: features in which the new classes fall apart, then clusters."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from cdknet.history import History
+from cdknet.hsic import Factor, gaussian_kernel, hsic, normalize_by_degree
+from cdknet.networks import Network, embed, unit_length
+from cdknet.options import DiscoverOptions
+from cdknet.spectral import median_distance, spectral_embedding, subspace_turn
+from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
+
+
+class FitsAndPredicts(Protocol):
+    """A scikit-learn clusterer."""
+
+    def fit_predict(self, X: NDArray[Any]) -> NDArray[Any]: ...
+
+
+# Either a clusterer or a function (features, n_clusters, seed) -> labels 0 ... n_clusters - 1.
+Clusterer = FitsAndPredicts | Callable[[NDArray[Any], int, int], NDArray[Any]]
+
+
+class Discovery(NamedTuple):
+    """What stage 2 found."""
+
+    network: Network
+    pseudo_labels: Tensor  # (n',) cluster of each unlabelled row, 0 ... n_new_classes - 1
+    centers: Tensor  # (n_new_classes, d) mean features of the clusters
+    U: Tensor  # (n1 + n1', r) the last spectral embedding
+    U_rows: Tensor  # (n1 + n1',) the rows of X that U is about
+    sigma: float
+
+
+def discover(
+    network: Network,
+    problem: Problem,
+    options: DiscoverOptions,
+    *,
+    learning_rate: float = 0.001,
+    clusterer: Clusterer | None = None,
+    seed: int = 0,
+    history: History | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Discovery:
+    """Stage 2, section V.C: Algorithm 1, then k-means on f(X_u).
+
+    maximise  HSIC(f(X), U) + λ HSIC(f(X_l), Y)  over the network and UᵀU = I, Eq. (9),
+
+    by turns: one epoch of gradient ascent on the network while U rests, then the U step in closed form
+    while the network rests. X is a subsample of old and new rows. `learning_rate` holds where the options
+    set none of their own.
+
+    The first kernel is degree-normalised, Eqs. (5)-(6), the second is not (sections III.A-B). K̃ is taken
+    times the batch size and U times the root of its length, so that both terms are of order 1 whatever
+    the batch and λ keeps its meaning; with UᵀU = I to the letter the first would shrink as 1/n².
+    """
+    m_u = options.n_new_classes
+    if m_u is None:
+        raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
+    network = copy.deepcopy(network)
+    optimizer = torch.optim.Adam(
+        [weight for weight in network.parameters() if weight.requires_grad],
+        lr=options.discover_learning_rate or learning_rate,
+        maximize=True,
+    )
+    loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+
+    draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
+    old = _subsample(len(problem.old_rows), options, draw)
+    new = _subsample(len(problem.new_rows), options, draw)
+    rows = torch.cat([problem.old_rows[old], problem.new_rows[new]])  # X_1 of section V.E
+    old_rows = problem.old_rows[old]  # X_l1
+    Y = nn.functional.one_hot(problem.old_targets[old], problem.n_old_classes).float()
+    r = problem.n_old_classes + m_u
+    if len(rows) <= r:
+        raise ValueError(
+            f"Stage 2 needs more samples than classes, old and new together ({r}). Got {len(rows)}. "
+            "Raise subsample or min_subsample."
+        )
+    lam = options.label_weight
+    device = network.device
+
+    def features(x: Tensor) -> Tensor:
+        z = network.features(x)
+        return unit_length(z) if options.normalize_features else z
+
+    def spectral_step() -> tuple[Tensor, float]:
+        """U and the kernel's width for the features as they are now."""
+        z = embed(network, problem.inputs, rows, normalize=options.normalize_features).features
+        sigma = options.sigma_scale * median_distance(z)
+        limit = options.memory_limit * 1e9
+        return spectral_embedding(z, r, sigma, memory_limit=limit, seed=seed).vectors, sigma
+
+    def ascend(objective: Tensor) -> float:
+        optimizer.zero_grad()
+        objective.backward()
+        optimizer.step()
+        return float(objective.detach())
+
+    def epoch(generator: torch.Generator) -> dict[str, Any]:
+        U, sigma = loop.tensors["U"], float(loop.facts["sigma"])
+        network.train()
+        unsupervised, supervised = [], []
+        labelled = _forever(len(old_rows), options.discover_batch_size, generator)
+        # Alg. 1: one epoch of ascent on theta, Eqs. (10) and (11) alternately.
+        for batch in loop.ticking(
+            batches(len(rows), options.discover_batch_size, generator), limit=options.discover_epochs
+        ):
+            if lam < math.inf:  # Eq. (10)
+                z = features(problem.inputs.take(rows[batch], device))
+                K = len(batch) * normalize_by_degree(gaussian_kernel(z, sigma))
+                U_b = math.sqrt(len(rows)) * U[batch].to(device)
+                unsupervised.append(ascend(hsic(K, Factor(U_b))))
+            if lam > 0:  # Eq. (11)
+                chosen = next(labelled)
+                z = features(problem.inputs.take(old_rows[chosen], device))
+                objective = hsic(gaussian_kernel(z, sigma), Factor(Y[chosen].to(device)))
+                supervised.append(ascend(objective * (lam if lam < math.inf else 1.0)))
+        # Alg. 1: update U by eigendecomposition, Eq. (14).
+        loop.tensors["U"], loop.facts["sigma"] = spectral_step()
+        turn = subspace_turn(U, loop.tensors["U"])
+        row: dict[str, Any] = {"sigma": loop.facts["sigma"], "turn": turn}
+        if unsupervised:
+            row["hsic_U"] = float(np.mean(unsupervised))
+        if supervised:
+            row["hsic_Y"] = float(np.mean(supervised)) / (lam if lam < math.inf else 1.0)
+        return row | {"stop": turn < options.turn_tolerance}
+
+    if loop.epoch == 0:  # Alg. 1: initialise U by spectral embedding of f(X).
+        loop.tensors["U"], loop.facts["sigma"] = spectral_step()
+    loop.run(options.discover_epochs, epoch)
+
+    # Alg. 1: cluster f(X_u).
+    if not loop.done:
+        z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
+        labels = cluster(z, m_u, clusterer, restarts=options.kmeans_restarts, seed=seed)
+        loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
+    loop.finish()
+    kept = loop.tensors
+    return Discovery(
+        network.eval(), kept["pseudo_labels"], kept["centers"], kept["U"], rows, float(loop.facts["sigma"])
+    )
+
+
+def _subsample(available: int, options: DiscoverOptions, generator: torch.Generator) -> Tensor:
+    """n_1 of n positions, section V.E: a share of them, but not too few."""
+    wanted = max(round(options.subsample * available), options.min_subsample, 2)
+    return torch.randperm(available, generator=generator)[:wanted].sort().values
+
+
+def _forever(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Batches of one pass after another."""
+    while True:
+        yield from batches(rows, size, generator)
+
+
+def cluster(
+    z: Tensor, n_clusters: int, clusterer: Clusterer | None = None, *, restarts: int = 10, seed: int = 0
+) -> Tensor:
+    """Labels 0 ... n_clusters - 1 of the rows of z: k-means, or what the caller's `clusterer` says."""
+    points = z.numpy()
+    if len(points) < n_clusters:
+        raise ValueError(
+            f"n_new_classes must be at most the unlabelled samples. Got {n_clusters} > {len(points)}."
+        )
+    if clusterer is None:
+        labels = _kmeans(points, n_clusters, restarts, seed)
+    elif hasattr(clusterer, "fit_predict"):
+        labels = copy.deepcopy(clusterer).fit_predict(points)
+    else:
+        labels = clusterer(points, n_clusters, seed)
+    labels = np.asarray(labels)
+    if labels.shape != (len(points),) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"The clusterer must return one whole number a sample ({len(points)}). "
+            f"Got {labels.dtype} of shape {labels.shape}."
+        )
+    if labels.min() < 0 or labels.max() >= n_clusters:
+        raise ValueError(
+            f"The clusterer must return labels in 0 ... {n_clusters - 1}, for n_new_classes={n_clusters}. "
+            f"Got {labels.min()} ... {labels.max()}."
+        )
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _kmeans(points: NDArray[Any], n_clusters: int, restarts: int, seed: int) -> NDArray[Any]:
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    # Threads add their partial sums in the order they finish. Two sums commute; three do not.
+    with threadpool_limits(limits=2, user_api="openmp"):
+        model = KMeans(n_clusters, n_init=restarts, random_state=seed % 2**32)
+        labels: NDArray[Any] = model.fit_predict(points)
+    return labels
+
+
+def class_means(z: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Mean row of each class; the mean of all for a class without members."""
+    counts = torch.bincount(labels, minlength=n_classes)
+    means = torch.zeros(n_classes, z.shape[1]).index_add_(0, labels, z) / counts[:, None].clamp_min(1)
+    means[counts == 0] = z.mean(dim=0)
+    return means

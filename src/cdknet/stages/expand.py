@@ -1,0 +1,71 @@
+"""Stage 3: grow the network and teach it the discovered classes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from cdknet.history import History
+from cdknet.networks import Network, grow
+from cdknet.options import ExpandOptions
+from cdknet.stages.discover import Discovery
+from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
+
+
+class Expansion(NamedTuple):
+    """What stage 3 made: a network with outputs for old classes, then new ones."""
+
+    network: Network
+
+
+def expand(
+    discovery: Discovery,
+    problem: Problem,
+    options: ExpandOptions,
+    *,
+    learning_rate: float = 0.001,
+    batch_size: int = 128,
+    seed: int = 0,
+    history: History | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Expansion:
+    """Stage 3, section V.D: more outputs (and units), then cross-entropy on pseudo-labels and old samples.
+
+    A share `replay` of the old samples is shown again. Layers that did not grow learn at `slow_rate` of
+    the learning rate. Not for the strategy `none`, which has no stage 3.
+    """
+    if options.expansion == "none":
+        raise ValueError("Stage 3 needs an expansion strategy. Got 'none'. Leave the stage out instead.")
+    n_old, n_new = problem.n_old_classes, len(discovery.centers)
+    with seeded(derive_seed(seed, "grow")):
+        network, grown, kept = grow(discovery.network, options.expansion, n_new, options.extra_units)
+    groups = [{"params": grown, "lr": learning_rate}]
+    if kept and options.slow_rate > 0:
+        groups.append({"params": kept, "lr": learning_rate * options.slow_rate})
+    optimizer = torch.optim.Adam(groups)
+    loop = Loop("expand", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+
+    draw = torch.Generator().manual_seed(derive_seed(seed, "replay"))
+    replayed = stratified(problem.old_targets, options.replay, draw)
+    rows = torch.cat([problem.old_rows[replayed], problem.new_rows])
+    targets = torch.cat([problem.old_targets[replayed], n_old + discovery.pseudo_labels])
+
+    def epoch(generator: torch.Generator) -> dict[str, Any]:
+        network.train()
+        total, right = 0.0, 0
+        for batch in loop.ticking(batches(len(rows), batch_size, generator), limit=options.expand_epochs):
+            logits = network(problem.inputs.take(rows[batch], network.device))
+            target = targets[batch].to(network.device)
+            loss = nn.functional.cross_entropy(logits, target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += float(loss.detach()) * len(batch)
+            right += int((logits.argmax(1) == target).sum())
+        return {"loss": total / len(rows), "agreement": right / len(rows)}
+
+    loop.run(options.expand_epochs, epoch)
+    loop.finish()
+    return Expansion(network.eval())

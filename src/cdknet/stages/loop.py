@@ -1,0 +1,193 @@
+"""What the three stages share: the problem they work on, and epochs that survive an interruption.
+
+The randomness of an epoch is a function of (seed, stage, epoch) and of nothing else. So a snapshot of the
+weights at the end of an epoch is all that is needed to go on as if nothing had happened, to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cdknet.history import History
+from cdknet.inputs import Inputs, check_X
+from cdknet.networks import Network
+
+
+class Problem(NamedTuple):
+    """What the stages may see: all samples, and the classes of those that have a label."""
+
+    inputs: Inputs
+    old_rows: Tensor  # (n,) rows of X that have a label
+    old_targets: Tensor  # (n,) their classes as 0 ... n_old_classes - 1
+    new_rows: Tensor  # (n',) rows of X without a label
+    n_old_classes: int
+
+    @classmethod
+    def from_arrays(cls, X: NDArray[Any], y: NDArray[np.integer[Any]]) -> Problem:
+        """From samples and class numbers 0, 1, ... with -1 where the class is not known."""
+        inputs, labels = Inputs(check_X(X)), torch.as_tensor(np.asarray(y, dtype=np.int64))
+        known = labels >= 0
+        targets = labels[known]
+        n_old = int(targets.max()) + 1 if len(targets) else 0
+        return cls(inputs, known.nonzero()[:, 0], targets, (~known).nonzero()[:, 0], n_old)
+
+
+class Snapshot(NamedTuple):
+    """Where a stage stands at the end of an epoch."""
+
+    epoch: int  # epochs done
+    done: bool  # the stage is over
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]  # what JSON can hold
+
+
+class Checkpoint(Protocol):
+    """Keeps the latest snapshot of each stage."""
+
+    def load(self, stage: str) -> Snapshot | None: ...
+
+    def save(self, stage: str, snapshot: Snapshot) -> None: ...
+
+
+class NoCheckpoint:
+    """Keeps nothing."""
+
+    def load(self, stage: str) -> Snapshot | None:
+        return None
+
+    def save(self, stage: str, snapshot: Snapshot) -> None:
+        return None
+
+
+def derive_seed(seed: int, *what: str | int) -> int:
+    """A seed of its own for each purpose, from one seed."""
+    words = [zlib.crc32(w.encode()) if isinstance(w, str) else w for w in what]
+    return int(np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0] >> 1)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[torch.Generator]:
+    """Run a block under one seed and hand torch's global generators back as they were."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)  # dropout and layer initialisation take no generator
+        yield torch.Generator().manual_seed(seed)
+
+
+def batches(rows: int, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Positions 0 ... rows - 1, shuffled, in batches of about `size` and never of a single one."""
+    parts = list(torch.randperm(rows, generator=generator).split(size))
+    if len(parts) > 1 and len(parts[-1]) < max(2, size // 4):  # a small tail joins the batch before it
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
+def stratified(targets: Tensor, share: float, generator: torch.Generator, *, leave: int = 0) -> Tensor:
+    """Positions of a `share` of each class, drawn at random, leaving at least `leave` of it undrawn."""
+    drawn = []
+    for c in targets.unique():
+        members = (targets == c).nonzero()[:, 0]
+        size = min(max(round(share * len(members)), 1), len(members) - leave)
+        drawn.append(members[torch.randperm(len(members), generator=generator)[: max(size, 0)]])
+    return torch.cat(drawn).sort().values
+
+
+class Loop:
+    """The epochs of one stage: seeded one by one, recorded, and kept so that they can be taken up again."""
+
+    def __init__(
+        self,
+        stage: str,
+        network: Network,
+        optimizer: torch.optim.Optimizer,
+        *,
+        seed: int,
+        history: History | None,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self.stage, self.network, self.optimizer, self.seed = stage, network, optimizer, seed
+        self.history = History() if history is None else history
+        self.checkpoint: Checkpoint = NoCheckpoint() if checkpoint is None else checkpoint
+        self.epoch, self.done = 0, False
+        self.rows: list[dict[str, Any]] = []
+        self.tensors: dict[str, Tensor] = {}  # what else the stage needs to go on
+        self.facts: dict[str, Any] = {}
+        self._restore()
+
+    def _restore(self) -> None:
+        snapshot = self.checkpoint.load(self.stage)
+        if snapshot is None:
+            return
+        self.epoch, self.done = snapshot.epoch, snapshot.done
+        tensors, facts = dict(snapshot.tensors), dict(snapshot.facts)
+        self.rows = facts.pop("history")
+        self.history.extend(self.rows)
+        self.facts = facts
+        weights = {name: tensors.pop(f"network.{name}") for name in self.network.state_dict()}
+        self.network.load_state_dict(weights)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name in [name for name in tensors if name.startswith("optimizer.")]:
+            _, index, key = name.split(".")
+            state.setdefault(int(index), {})[key] = tensors.pop(name)
+        if state:
+            groups = self.optimizer.state_dict()["param_groups"]
+            self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        self.tensors = tensors
+
+    def run(self, limit: int, step: Callable[[torch.Generator], dict[str, Any]]) -> None:
+        """Call `step` once an epoch until `limit`, a watcher's True, or a row with stop=True."""
+        if self.done:
+            return
+        self.history.progress(self.stage, self.epoch, limit)
+        stop = False
+        while self.epoch < limit and not stop:
+            start = time.perf_counter()
+            with seeded(derive_seed(self.seed, self.stage, self.epoch)) as generator:
+                row = step(generator)
+            stop = bool(row.pop("stop", False))
+            self._check_finite(row)
+            self.epoch += 1
+            row = {"stage": self.stage, "epoch": self.epoch, **row, "seconds": time.perf_counter() - start}
+            self.rows.append(row)
+            stop |= self.history.add(**row)
+            self.history.progress(self.stage, self.epoch, limit)
+            self._save()
+        self.history.progress(self.stage, limit, limit)
+
+    def ticking(self, parts: list[Tensor], limit: int) -> Iterator[Tensor]:
+        """The batches of an epoch, telling watchers how far it is."""
+        for index, part in enumerate(parts):
+            yield part
+            self.history.progress(self.stage, self.epoch + (index + 1) / len(parts), limit)
+
+    def finish(self) -> None:
+        """Mark the stage as over; its optimiser and aids are no longer needed."""
+        if not self.done:
+            self.done = True
+            self._save()
+
+    def _save(self) -> None:
+        tensors = {f"network.{name}": weight for name, weight in self.network.state_dict().items()}
+        if not self.done:
+            for index, state in self.optimizer.state_dict()["state"].items():
+                tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(v) for key, v in state.items()}
+        kept = {name: t.detach().to("cpu", copy=True) for name, t in (tensors | self.tensors).items()}
+        facts = {**self.facts, "history": list(self.rows)}
+        self.checkpoint.save(self.stage, Snapshot(self.epoch, self.done, kept, facts))
+
+    def _check_finite(self, row: dict[str, Any]) -> None:
+        for name, value in row.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise FloatingPointError(
+                    f"Stage {self.stage}, epoch {self.epoch + 1}: {name} must be finite. Got {value}. "
+                    "Lower learning_rate, or look for extreme values in X."
+                )

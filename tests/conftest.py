@@ -1,0 +1,9 @@
+import sys
+from pathlib import Path
+
+from hypothesis import settings
+
+sys.path.insert(0, str(Path(__file__).parent))  # `strategies` and `contracts`, shared by the tests
+
+settings.register_profile("cdknet", deadline=None, max_examples=30, derandomize=True)
+settings.load_profile("cdknet")

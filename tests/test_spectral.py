@@ -1,0 +1,143 @@
+"""The U-step: optimality, two roads to one subspace, known answers."""
+
+import pytest
+import torch
+from hypothesis import given
+
+from cdknet import spectral
+from cdknet.hsic import Factor, center, gaussian_kernel, hsic, normalize_by_degree
+from cdknet.spectral import (
+    leading_eigenpairs,
+    median_distance,
+    nystrom_embedding,
+    spectral_embedding,
+    subspace_turn,
+)
+
+from strategies import blobs, clouds, frame, kernels, points, seeds
+
+close = torch.testing.assert_close
+
+
+@given(kernels(), seeds)
+def test_no_other_frame_beats_the_leading_eigenvectors(K, seed):
+    r = max(1, len(K) // 2)
+    values, U = leading_eigenpairs(K, r)
+    rival = frame(len(K), r, seed)
+    close(torch.trace(U.T @ K @ U), values.sum())
+    close(U.T @ U, torch.eye(r, dtype=K.dtype))
+    assert torch.trace(rival.T @ K @ rival) <= values.sum() + 1e-9
+
+
+@given(clouds(least=8), seeds)
+def test_the_U_step_maximises_the_hsic_of_the_normalised_kernel(z, seed):
+    """Eq. (7): HSIC(K̃, U) over UᵀU = I is largest at the spectral embedding."""
+    K = normalize_by_degree(gaussian_kernel(z, 1.0))
+    U = spectral_embedding(z, 3, 1.0).vectors
+    assert hsic(K, Factor(frame(len(z), 3, seed))) <= hsic(K, Factor(U)) + 1e-12
+
+
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_iterative_solver_and_the_full_one_agree(centered, dtype):
+    z, _ = blobs(300, 6, seed=3, spread=0.4)
+    K = normalize_by_degree(gaussian_kernel(z.to(dtype), 1.5))
+    full = leading_eigenpairs(K, 5, centered=centered)
+    iterative = leading_eigenpairs(K, 5, centered=centered, dense_order=10)
+    tolerance = 1e-3 if dtype == torch.float32 else 1e-8
+    close(iterative.values, full.values, rtol=tolerance, atol=tolerance)
+    close(iterative.vectors, full.vectors, rtol=tolerance, atol=tolerance)
+
+
+def test_centring_inside_the_solver_equals_centring_the_matrix():
+    K = normalize_by_degree(gaussian_kernel(points(60, 4, 0), 1.5))
+    inside, before = leading_eigenpairs(K, 4, centered=True), leading_eigenpairs(center(K), 4)
+    close(inside.values, before.values)
+    close(inside.vectors, before.vectors)
+
+
+def test_signs_are_fixed_and_order_is_descending():
+    K = gaussian_kernel(points(50, 3, 1), 1.0)
+    values, U = leading_eigenpairs(K, 6)
+    assert (values.diff() <= 0).all()
+    assert (U.gather(0, U.abs().argmax(dim=0, keepdim=True)) > 0).all()
+
+
+def test_a_hard_matrix_still_gets_the_exact_answer(monkeypatch):
+    def gives_up(*args, **kwargs):
+        raise spectral.ArpackNoConvergence("no", [], [])
+
+    K = gaussian_kernel(points(80, 3, 1), 1.0)
+    exact = leading_eigenpairs(K, 3)
+    monkeypatch.setattr(spectral, "eigsh", gives_up)
+    close(leading_eigenpairs(K, 3, dense_order=10).vectors, exact.vectors)
+
+
+def test_landmarks_and_the_whole_kernel_span_the_same_subspace():
+    z, _ = blobs(600, 5, seed=0, spread=0.3)
+    sigma = 0.5 * median_distance(z)
+    whole = spectral_embedding(z, 4, sigma)
+    limit = 600 * 600 * 8 - 1  # one byte short of the whole kernel: takes the landmark path
+    few = spectral_embedding(z, 4, sigma, memory_limit=limit)
+    close(few.vectors.T @ few.vectors, torch.eye(4, dtype=z.dtype))
+    assert subspace_turn(whole.vectors, few.vectors) < 1e-3
+    all_of_them = nystrom_embedding(z, 4, sigma, landmarks=600)
+    assert subspace_turn(whole.vectors, all_of_them.vectors) < 1e-6
+    close(all_of_them.values, whole.values, rtol=1e-4, atol=1e-6)
+
+
+def test_the_memory_limit_decides_how_many_landmarks(monkeypatch):
+    """3 n m numbers: C, its product with W^-1/2, and the centred copy."""
+    seen = []
+    monkeypatch.setattr(spectral, "nystrom_embedding", lambda *a, landmarks, seed: seen.append(landmarks))
+    spectral_embedding(points(4000, 2, 0), 2, 1.0, memory_limit=3 * 4000 * 8 * 50)
+    assert seen == [50]
+
+
+def test_tight_groups_are_told_apart_by_U():
+    """k far groups: rows of U are equal inside a group and orthogonal to nothing else's."""
+    z, which = blobs(120, 4, seed=2, spread=0.01)
+    U = spectral_embedding(z, 3, 0.3).vectors
+    for group in range(4):
+        assert U[which == group].std(dim=0).max() < 1e-3
+    assert torch.pdist(torch.stack([U[which == g].mean(0) for g in range(4)])).min() > 0.05
+
+
+@given(clouds(least=5), seeds)
+def test_median_distance_is_the_median_off_the_diagonal(z, seed):
+    rows, columns = torch.triu_indices(len(z), len(z), 1)
+    close(median_distance(z), float((z[rows] - z[columns]).norm(dim=1).median()))
+    rotation = frame(z.shape[1], z.shape[1], seed)
+    close(median_distance(z @ rotation), median_distance(z))
+    close(median_distance(3 * z), 3 * median_distance(z))
+
+
+def test_median_distance_of_a_sample_is_near_that_of_all():
+    z = points(3000, 5, 0)
+    close(median_distance(z, sample=500), median_distance(z, sample=3000), rtol=0.05, atol=0)
+
+
+def test_median_distance_of_mostly_equal_points_is_not_zero():
+    z = torch.zeros(20, 2)
+    z[0] = 1.0
+    assert median_distance(z) == pytest.approx(2**0.5)
+    with pytest.raises(ValueError, match="must not all be 0"):
+        median_distance(torch.zeros(5, 2))
+
+
+def test_turn_is_zero_for_one_subspace_and_one_for_orthogonal_ones():
+    U = frame(30, 8, 0)
+    turned = U[:, :4] @ frame(4, 4, 1)
+    assert subspace_turn(U[:, :4], turned) == pytest.approx(0, abs=1e-12)
+    assert subspace_turn(U[:, :4], U[:, 4:]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("r", [0, 10, 11])
+def test_an_impossible_rank_is_refused_not_shrunk(r):
+    with pytest.raises(ValueError, match="r must lie in"):
+        leading_eigenpairs(torch.eye(10), r)
+
+
+def test_too_little_memory_for_the_rank_is_refused():
+    with pytest.raises(ValueError, match="more landmarks than the 4 eigenvectors"):
+        spectral_embedding(points(100, 3, 0), 4, 1.0, memory_limit=100 * 8 * 3 * 4)
