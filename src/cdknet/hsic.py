@@ -39,7 +39,7 @@ class _GaussianKernel(torch.autograd.Function):
         return K
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         # dK_ij/dz_i = -K_ij (z_i - z_j)/σ², so with S = (G + Gᵀ) ∘ K: dz = (S z - diag(S1) z)/σ².
         z, K = ctx.saved_tensors
@@ -53,7 +53,7 @@ def gaussian_kernel(z: Tensor, sigma: float) -> Tensor:
         raise ValueError(f"sigma must be above 0. Got {sigma!r}. Use median_distance(z) for a start.")
     if z.ndim != 2:
         raise ValueError(f"z must be (n, d), one row a sample. Got shape {tuple(z.shape)}.")
-    kernel: Tensor = _GaussianKernel.apply(z, float(sigma))
+    kernel: Tensor = _GaussianKernel.apply(z, float(sigma))  # type: ignore[no-untyped-call]
     return kernel
 
 

@@ -55,7 +55,7 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
     if isinstance(X, Tensor):
         X = X.detach().cpu().numpy()
     try:
-        array = np.asanyarray(X)
+        array: NDArray[Any] = np.asanyarray(X)
     except ValueError as error:  # ragged lists
         raise ValueError(f"X must be an array with samples of one shape. Got {error}.") from None
     if array.dtype.kind == "O":
@@ -100,7 +100,8 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
 def _from_objects(array: NDArray[Any]) -> NDArray[Any]:
     """Objects that are plainly numbers, as numbers; anything else is refused."""
     try:
-        return array.astype(np.float64)
+        numbers: NDArray[Any] = array.astype(np.float64)
+        return numbers
     except (ValueError, TypeError) as error:
         raise type(error)(
             f"X must hold numbers. Got an object array whose entries are not: {error}. "

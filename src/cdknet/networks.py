@@ -174,8 +174,8 @@ def build_network(
         trunk: nn.Module = copy.deepcopy(encoder)
         add_channel, dropout, default_size = False, 0.0, 128
     else:
-        trunk, dropout, default_size = design.trunk(shape), design.dropout, design.feature_size
         _check_fits(name, shape)
+        trunk, dropout, default_size = design.trunk(shape), design.dropout, design.feature_size
         add_channel = len(shape) == 2 and name in ("paper-mnist", "paper-cifar")
     mean, scale = statistics if statistics is not None else (torch.zeros(1), torch.ones(1))
     intake = Intake(mean.clone(), scale.clone(), add_channel)

@@ -55,7 +55,7 @@ def check_number(
         raise ValueError(
             f"{name} must be {noun}{' ' if bounds else ''}{' and '.join(bounds)}. Got {value!r}."
         )
-    number = float(value)  # type: ignore[arg-type]
+    number = float(value)
     inside = (
         not math.isnan(number)
         and (least is None or number >= least)
@@ -115,7 +115,12 @@ class PretrainOptions(Options):
     early_stopping: bool = option(
         True, "stage 1: stop when held-out old samples stop getting better; off: run every epoch"
     )
-    patience: int = option(5, "stage 1: epochs without improvement before stopping", least=1)
+    patience: int = option(2, "stage 1: epochs without a gain before stopping", least=1)
+    min_gain: float = option(
+        0.01,
+        "stage 1: held-out accuracy that counts as a gain; more training makes features blind to new",
+        least=0,
+    )
     validation_fraction: float = option(
         0.1, "stage 1: share of the old samples held out for early stopping", above=0, most=0.5
     )

@@ -97,7 +97,12 @@ def discover(
     def spectral_step() -> tuple[Tensor, float]:
         """U and the kernel's width for the features as they are now."""
         z = embed(network, problem.inputs, rows, normalize=options.normalize_features).features
-        sigma = options.sigma_scale * median_distance(z)
+        try:
+            sigma = options.sigma_scale * median_distance(z)
+        except ValueError as collapsed:
+            raise FloatingPointError(
+                f"Stage discover, epoch {loop.epoch + 1}: {collapsed} Lower discover_learning_rate."
+            ) from None
         limit = options.memory_limit * 1e9
         return spectral_embedding(z, r, sigma, memory_limit=limit, seed=seed).vectors, sigma
 

@@ -117,7 +117,7 @@ class Loop:
         self.stage, self.network, self.optimizer, self.seed = stage, network, optimizer, seed
         self.history = History() if history is None else history
         self.checkpoint: Checkpoint = NoCheckpoint() if checkpoint is None else checkpoint
-        self.epoch, self.done = 0, False
+        self.epoch, self.stopped, self.done = 0, False, False
         self.rows: list[dict[str, Any]] = []
         self.tensors: dict[str, Tensor] = {}  # what else the stage needs to go on
         self.facts: dict[str, Any] = {}
@@ -129,7 +129,7 @@ class Loop:
             return
         self.epoch, self.done = snapshot.epoch, snapshot.done
         tensors, facts = dict(snapshot.tensors), dict(snapshot.facts)
-        self.rows = facts.pop("history")
+        self.rows, self.stopped = facts.pop("history"), facts.pop("stopped")
         self.history.extend(self.rows)
         self.facts = facts
         weights = {name: tensors.pop(f"network.{name}") for name in self.network.state_dict()}
@@ -148,17 +148,16 @@ class Loop:
         if self.done:
             return
         self.history.progress(self.stage, self.epoch, limit)
-        stop = False
-        while self.epoch < limit and not stop:
+        while self.epoch < limit and not self.stopped:
             start = time.perf_counter()
             with seeded(derive_seed(self.seed, self.stage, self.epoch)) as generator:
                 row = step(generator)
-            stop = bool(row.pop("stop", False))
+            self.stopped = bool(row.pop("stop", False))
             self._check_finite(row)
             self.epoch += 1
             row = {"stage": self.stage, "epoch": self.epoch, **row, "seconds": time.perf_counter() - start}
             self.rows.append(row)
-            stop |= self.history.add(**row)
+            self.stopped |= self.history.add(**row)
             self.history.progress(self.stage, self.epoch, limit)
             self._save()
         self.history.progress(self.stage, limit, limit)
@@ -180,8 +179,9 @@ class Loop:
         if not self.done:
             for index, state in self.optimizer.state_dict()["state"].items():
                 tensors |= {f"optimizer.{index}.{key}": torch.as_tensor(v) for key, v in state.items()}
-        kept = {name: t.detach().to("cpu", copy=True) for name, t in (tensors | self.tensors).items()}
-        facts = {**self.facts, "history": list(self.rows)}
+        tensors |= self.tensors
+        kept = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+        facts = {**self.facts, "history": list(self.rows), "stopped": self.stopped}
         self.checkpoint.save(self.stage, Snapshot(self.epoch, self.done, kept, facts))
 
     def _check_finite(self, row: dict[str, Any]) -> None:

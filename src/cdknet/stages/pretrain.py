@@ -33,8 +33,10 @@ def pretrain(
 ) -> Pretraining:
     """Stage 1, section V.B: cross-entropy on the old classes, by Adam.
 
-    A share of each old class is held out; training stops when the loss on it stops falling, and the best
-    epoch's weights are kept. Without `early_stopping` every epoch is run and the last weights are kept.
+    A share of each old class is held out. Training stops when the accuracy on it no longer gains `min_gain`
+    in `patience` epochs, and the weights of the last gain are kept: these features are a start for stage 2,
+    and the longer they are trained on old classes, the less they tell new ones apart. Without
+    `early_stopping` every epoch is run, as in the paper, and the last weights are kept.
     """
     network = copy.deepcopy(network)
     optimizer = torch.optim.Adam(
@@ -68,7 +70,7 @@ def pretrain(
             row["validation_loss"] = float(nn.functional.cross_entropy(logits, held_targets))
             row["validation_accuracy"] = float((logits.argmax(1) == held_targets).float().mean())
         if stops_early:
-            row["stop"] = _remember_best(loop, row["validation_loss"], options.patience)
+            row["stop"] = _remember_best(loop, row["validation_accuracy"], options)
         return row
 
     loop.run(options.pretrain_epochs, epoch)
@@ -83,9 +85,9 @@ def pretrain(
     return Pretraining(network.eval(), best_epoch, loop.rows[best_epoch - 1].get("validation_accuracy"))
 
 
-def _remember_best(loop: Loop, loss: float, patience: int) -> bool:
-    """Keep the weights if this epoch is the best so far; whether patience is at an end."""
-    if loss < loop.facts.get("best_loss", float("inf")):
-        loop.facts |= {"best_loss": loss, "best_epoch": loop.epoch + 1}
+def _remember_best(loop: Loop, accuracy: float, options: PretrainOptions) -> bool:
+    """Keep the weights if this epoch gained enough on the best before it; whether patience is at an end."""
+    if accuracy >= loop.facts.get("best_accuracy", -1.0) + max(options.min_gain, 1e-9):
+        loop.facts |= {"best_accuracy": accuracy, "best_epoch": loop.epoch + 1}
         loop.tensors = {f"best.{name}": t.detach().clone() for name, t in loop.network.state_dict().items()}
-    return loop.epoch + 1 - int(loop.facts["best_epoch"]) >= patience
+    return loop.epoch + 1 - int(loop.facts.get("best_epoch", 0)) >= options.patience

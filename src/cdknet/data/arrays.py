@@ -1,0 +1,220 @@
+"""Numpy's own files: `.npy` (one array) and `.npz` (a zip of them). Nothing is ever unpickled.
+
+An array that lies in the file as plain bytes, in a `.npy` or in a `.npz` written by `np.savez`, is mapped,
+not read: it takes no memory until it is used. A compressed member is read, after its size was checked.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import warnings
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from .checks import (
+    AnyArray,
+    finite,
+    justified,
+    labels_from_array,
+    numeric,
+    one_error,
+    readable_file,
+    reason,
+    reshaped,
+    row_ids,
+    text_array,
+    unique_ids,
+)
+from .samples import Samples
+
+LONGEST_HEADER = 16_384  # bytes of a .npy header; numpy writes about 128
+MOST_MEMBERS = 1_000  # arrays in one .npz
+
+
+class NpyHeader(NamedTuple):
+    """What a `.npy` header promises."""
+
+    shape: tuple[int, ...]
+    fortran_order: bool
+    dtype: np.dtype
+    offset: int  # bytes before the data
+
+    @property
+    def data_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize  # Python integers: cannot overflow
+
+
+def read_npy(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
+    """A `.npy` file of samples (n, ...), mapped; it has no labels."""
+    X = load_npy(path)
+    X = reshaped(path, numeric(path, X, "the array"), shape)
+    finite(path, X)
+    return Samples(X, None, row_ids(len(X)), str(path))
+
+
+def read_npz(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
+    """A `.npz` file with `X`, and if it likes `y` (-1, NaN or blank: unlabelled) and `ids`."""
+    size = readable_file(path, least=22)
+    with one_error(path, ".npz file"), zipfile.ZipFile(path) as archive:
+        members = _members(path, archive, size)
+        X = _member(path, archive, members["X"], size)
+        y = _member(path, archive, members["y"], size) if "y" in members else None
+        ids = _member(path, archive, members["ids"], size) if "ids" in members else None
+        X = reshaped(path, numeric(path, X), shape)
+        finite(path, X)
+        notes: tuple[str, ...] = ()
+        if y is not None:
+            y, notes = labels_from_array(path, y, len(X), size)
+        names = _ids(path, ids, len(X), size)
+    unread = sorted(members.keys() - {"X", "y", "ids"})
+    if unread:
+        notes += (f"left unread: {', '.join(unread[:10])}{', ...' if len(unread) > 10 else ''}",)
+    return Samples(X, y, names, str(path), notes)
+
+
+def load_npy(path: Path) -> AnyArray:
+    """The array of a `.npy` file, mapped read-only."""
+    size = readable_file(path, least=16)
+    with path.open("rb") as file:
+        header = _npy_header(path, file)
+    held = size - header.offset
+    if held != header.data_bytes:
+        raise ValueError(
+            f"{path}: header promises {header.data_bytes:,} bytes of data {header.shape} {header.dtype}, "
+            f"file has {held:,}; it may be cut short."
+        )
+    return _mapped(path, header, header.offset)
+
+
+def _npy_header(name: Path | str, file: BinaryIO) -> NpyHeader:
+    """Parse the header at the start of `file`, trusting nothing in it."""
+    start = file.read(12)
+    if start[:6] != b"\x93NUMPY":
+        raise ValueError(f"{name}: not a .npy array (it starts with {start[:6]!r}).")
+    if start[6:8] not in (b"\x01\x00", b"\x02\x00"):
+        raise ValueError(
+            f"{name}: must be version 1 or 2 of the .npy format. Got {tuple(start[6:8])}. "
+            "Save plain numbers with np.save."
+        )
+    is_short = start[6] == 1
+    length = struct.unpack(
+        "<H" if is_short else "<I", start[8:10] if is_short else start[8:12].ljust(4, b"\0")
+    )[0]
+    if not 10 <= length <= LONGEST_HEADER:
+        raise ValueError(f"{name}: header must be 10 to {LONGEST_HEADER} bytes. Got {length:,}.")
+    before = 10 if is_short else 12
+    body = start[before:] + file.read(length - (12 - before))
+    if len(body) < length:
+        raise ValueError(
+            f"{name}: header promises {length} bytes, file has {len(body)}; it may be cut short."
+        )
+    again = io.BytesIO(start[8:before] + body)
+    read = npy_format.read_array_header_1_0 if is_short else npy_format.read_array_header_2_0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            shape, fortran_order, dtype = read(again, max_header_size=LONGEST_HEADER)
+    except Exception as error:  # numpy evaluates the header as a literal: any parser error can come out
+        raise ValueError(f"{name}: its .npy header cannot be read ({reason(error)}).") from None
+    if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or dtype.itemsize == 0:
+        raise ValueError(
+            f"{name}: must hold plain numbers or text. Got values of type {dtype}, which are not read "
+            "(no pickle is ever opened). Save a plain array."
+        )
+    if any(isinstance(side, bool) or side < 0 for side in shape) or len(shape) > 32:
+        raise ValueError(f"{name}: the sides of an array must be 0 or more, at most 32 of them. Got {shape}.")
+    return NpyHeader(tuple(int(side) for side in shape), bool(fortran_order), dtype, before + length)
+
+
+def _mapped(path: Path, header: NpyHeader, offset: int) -> AnyArray:
+    order: Literal["F", "C"] = "F" if header.fortran_order else "C"
+    if header.data_bytes == 0:
+        return np.empty(_without_overflow(path, header), header.dtype)
+    mapped = np.memmap(path, header.dtype, "r", offset, header.shape, order)
+    return np.asarray(mapped)
+
+
+def _without_overflow(path: Path, header: NpyHeader) -> tuple[int, ...]:
+    """The shape of an empty array, whose other sides numpy still multiplies."""
+    if math.prod(side for side in header.shape if side) * header.dtype.itemsize >= 2**62:
+        raise ValueError(f"{path}: the sides of an array must fit in memory. Got {header.shape}.")
+    return header.shape
+
+
+def _members(path: Path, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
+    """The arrays of the archive by name, each plain and within what the file justifies."""
+    infos = archive.infolist()
+    if len(infos) > MOST_MEMBERS:
+        raise ValueError(f"{path}: must hold at most {MOST_MEMBERS} arrays. Got {len(infos):,}.")
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in infos:
+        name = info.filename.removesuffix(".npy")
+        if name in members:
+            raise ValueError(f"{path}: array names must differ. Got {name[:60]!r} twice.")
+        members[name] = info
+    if "X" not in members:
+        held = ", ".join(repr(name[:60]) for name in list(members)[:10]) or "none"
+        raise ValueError(
+            f"{path}: must hold an array named X (and may hold y and ids). Got {held}. "
+            "Save with np.savez(path, X=X, y=y)."
+        )
+    justified(
+        path, sum(members[name].file_size for name in ("X", "y", "ids") if name in members), size, "unpacking"
+    )
+    return members
+
+
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, size: int) -> AnyArray:
+    """One array of the archive: mapped if it is stored plainly, else read."""
+    name = f"{path} [{info.filename[:60]}]"
+    with archive.open(info) as file:
+        header = _npy_header(name, file)  # type: ignore[arg-type]
+        held = info.file_size - header.offset
+        if held != header.data_bytes:
+            raise ValueError(
+                f"{name}: header promises {header.data_bytes:,} bytes of data {header.shape} {header.dtype}, "
+                f"the archive has {held:,}."
+            )
+        if info.compress_type == zipfile.ZIP_STORED:
+            start = _stored_at(path, info)
+            if start + info.file_size > size or info.compress_size != info.file_size:
+                raise ValueError(f"{name}: reaches beyond the end of the file; it may be cut short.")
+            return _mapped(path, header, start + header.offset)
+        _without_overflow(path, header)
+        flat = np.empty(header.data_bytes, np.uint8)  # justified: checked against the file's size
+        done = 0
+        while done < len(flat):
+            got = file.readinto(flat.data[done : done + 2**20])  # type: ignore[attr-defined]
+            if not got:
+                raise ValueError(f"{name}: ends after {done:,} of {len(flat):,} bytes; it may be cut short.")
+            done += got
+        if file.read(1):
+            raise ValueError(f"{name}: holds more than the {len(flat):,} bytes that its header promises.")
+    array = flat.view(header.dtype) if flat.size else np.empty(0, header.dtype)
+    return array.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+
+def _stored_at(path: Path, info: zipfile.ZipInfo) -> int:
+    """Where the bytes of a stored member start: after its local header, whose lengths may differ."""
+    with path.open("rb") as file:
+        file.seek(info.header_offset)
+        local = file.read(30)
+    name_length, extra_length = struct.unpack("<HH", local[26:30])
+    return int(info.header_offset + 30 + name_length + extra_length)
+
+
+def _ids(path: Path, ids: AnyArray | None, n: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
+    if ids is None:
+        return row_ids(n)
+    if ids.shape != (n,):
+        raise ValueError(f"{path}: ids must have one entry a sample ({n},). Got shape {ids.shape}.")
+    if ids.dtype.kind not in "iuU":
+        raise ValueError(f"{path}: ids must be text or whole numbers. Got values of type {ids.dtype}.")
+    return unique_ids(path, text_array(path, [str(value) for value in ids.tolist()], "ids", size))

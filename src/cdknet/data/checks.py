@@ -1,0 +1,251 @@
+"""What every reader checks, in one wording: the file is there, its claims are justified, its values sound.
+
+Two kinds of trouble are kept apart. A path that is not there or may not be read is an `OSError`, as Python
+has it; a file whose content does not hold what its kind promises is a `ValueError`. Both name the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .openworld import UNLABELED
+
+MAX_EXPANSION = 200  # bytes in memory that one byte of a file may stand for; real data stay below 50
+FREE_BYTES = 16 * 2**20  # memory that any file may ask for, however small it is
+LONGEST_NAME = 512  # characters of an id, a label or a category
+BLOCK_BYTES = 2**24  # how much is looked at in one go where a whole array must be checked
+
+AnyArray = NDArray[Any]
+
+
+def readable_file(path: Path, *, least: int = 1) -> int:
+    """The size of the regular file `path` in bytes; raise if it is missing, no file, or under `least`."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{path}: no such file. Check the path.") from None
+    except (ValueError, OSError) as error:  # a NUL in the name, a name too long, a folder one may not enter
+        raise ValueError(f"{path!s}: cannot be looked at ({reason(error)}). Check the path.") from None
+    if stat.S_ISDIR(status.st_mode):
+        raise ValueError(f"{path}: must be a file. Got a folder. Name the file inside it.")
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(
+            f"{path}: must be a regular file. Got a pipe or a device. Copy its content to a file."
+        )
+    if not os.access(path, os.R_OK):
+        raise PermissionError(f"{path}: may not be read. Give yourself read permission.")
+    if status.st_size == 0:
+        raise ValueError(f"{path}: must hold data. Got an empty file. It may be a download that failed.")
+    if status.st_size < least:
+        raise ValueError(
+            f"{path}: too short for its kind ({status.st_size} bytes, at least {least} needed). "
+            "It may be cut short."
+        )
+    return status.st_size
+
+
+def reason(error: BaseException) -> str:
+    """The first line of an error's text, or its type where it has none."""
+    text = str(error).strip().splitlines()
+    return (text[0][:200] if text else type(error).__name__).rstrip(".")
+
+
+@contextlib.contextmanager
+def one_error(path: Path, kind: str) -> Iterator[None]:
+    """Whatever a decoder raises in this block becomes one ValueError that names the file.
+
+    zipfile, Pillow and pyarrow raise OSError, KeyError, struct.error, SyntaxError and more on damaged files.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = type(error) is ValueError and str(path) in str(error)
+        if ours or isinstance(error, PermissionError | ImportError):
+            raise
+        raise ValueError(
+            f"{path}: not a sound {kind} ({reason(error)}). It may be cut short or damaged."
+        ) from None
+
+
+def justified(path: Path, wanted: int, size: int, what: str) -> None:
+    """Raise unless `wanted` bytes of memory <= MAX_EXPANSION x `size` bytes of file + FREE_BYTES."""
+    allowed = MAX_EXPANSION * size + FREE_BYTES
+    if wanted > allowed:
+        raise ValueError(
+            f"{path}: {what} would take {wanted:,} bytes of memory, more than its {size:,} bytes of file "
+            f"justify (at most {allowed:,}). The file is damaged or hostile; if neither, unpack it first."
+        )
+
+
+def finite(path: Path, X: AnyArray, *, where: Callable[[tuple[int, ...]], str] | None = None) -> None:
+    """Raise if a floating-point `X` holds NaN or infinity, saying how many and where the first is."""
+    if X.dtype.kind != "f" or X.size == 0:
+        return
+    step = max(1, BLOCK_BYTES // max(1, X[:1].nbytes))  # in blocks, so that a mapped file stays on disk
+    count, first = 0, None
+    for start in range(0, len(X), step):
+        bad = ~np.isfinite(X[start : start + step])
+        here = int(np.count_nonzero(bad))
+        if here and first is None:
+            at = np.unravel_index(int(np.argmax(bad)), bad.shape)
+            first = (start + int(at[0]), *(int(i) for i in at[1:]))
+        count += here
+    if first is not None:
+        place = where(first) if where else f"row {first[0]}" + (f", place {first[1:]}" if first[1:] else "")
+        raise ValueError(
+            f"{path}: values must be finite. Got {count:,} that are NaN or infinite, the first at {place} "
+            f"({X[first]}). Mend or leave out those samples."
+        )
+
+
+def numeric(path: Path, X: AnyArray, what: str = "X") -> AnyArray:
+    """`X` as numbers in the machine's own byte order, at least one sample of at least one value."""
+    if X.dtype.kind == "c":
+        raise ValueError(
+            f"{path}: {what} must hold real numbers. Got complex ones. Store I/Q as (n, 2, length): "
+            "np.stack([X.real, X.imag], axis=1)."
+        )
+    if X.dtype.kind not in "buif":
+        raise ValueError(f"{path}: {what} must hold numbers. Got values of type {X.dtype}.")
+    if X.ndim < 2:
+        raise ValueError(
+            f"{path}: {what} must have a row for each sample, (n, ...). Got shape {X.shape}. "
+            "Use X[:, None] if each sample is one number."
+        )
+    if X.shape[0] == 0 or X.size == 0:
+        raise ValueError(f"{path}: {what} must hold at least one sample of one value. Got shape {X.shape}.")
+    if X.dtype.itemsize > 8:
+        X = X.astype(np.float64)  # long doubles mean different things on different machines
+    if not X.dtype.isnative:
+        X = X.astype(X.dtype.newbyteorder("="))
+    return X.astype(np.uint8) if X.dtype.kind == "b" else X
+
+
+def reshaped(path: Path, X: AnyArray, shape: Sequence[int] | None) -> AnyArray:
+    """Each sample of `X` in the shape the user states, or as it is if none was stated."""
+    if shape is None:
+        return X
+    wanted = tuple(int(side) for side in shape)
+    held = int(np.prod(X.shape[1:]))
+    if any(side < 1 for side in wanted) or int(np.prod(wanted)) != held:
+        raise ValueError(
+            f"{path}: shape must multiply to the {held} values of a sample. Got {wanted}. "
+            "Give the shape of one sample, without the number of samples."
+        )
+    return X.reshape(len(X), *wanted)
+
+
+def text_array(path: Path, values: Sequence[str], what: str, size: int) -> NDArray[np.str_]:
+    """`values` as a numpy array of text, which is as wide as its longest entry and so must be bounded."""
+    longest = max(map(len, values), default=0)
+    if longest > LONGEST_NAME:
+        at = next(i for i, value in enumerate(values) if len(value) == longest)
+        raise ValueError(
+            f"{path}: {what} must be at most {LONGEST_NAME} characters. Got {longest} at row {at} "
+            f"({values[at][:30]!r}...). Is it the right column?"
+        )
+    odd = next((value for value in values if not value.isascii() and not _is_unicode(value)), None)
+    if odd is not None:
+        raise ValueError(
+            f"{path}: {what} must be valid Unicode. Got {odd[:40]!a}. Rename it: it could not be written out."
+        )
+    justified(path, 4 * longest * len(values), size, what)
+    return np.array(values, dtype=f"<U{max(1, longest)}")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether `text` can be written as UTF-8; half characters cannot, as undecodable file names have them."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def row_ids(n: int) -> NDArray[np.str_]:
+    """'row 0', 'row 1', ...: the place in the file, counted from 0 as numpy and pandas do."""
+    return np.array([f"row {i}" for i in range(n)])
+
+
+def unique_ids(path: Path, ids: NDArray[np.str_]) -> NDArray[np.str_]:
+    """`ids`, once it is known that no two samples share one and none is blank."""
+    names, counts = np.unique(ids, return_counts=True)
+    if len(names) < len(ids):
+        twice = str(names[np.argmax(counts > 1)])
+        rows = np.flatnonzero(ids == twice)[:2].tolist()
+        raise ValueError(
+            f"{path}: ids must differ from sample to sample. Got {twice!r} at rows {rows[0]} and {rows[1]}. "
+            "Name another id column, or leave ids out to number the rows."
+        )
+    if "" in names[:1]:
+        raise ValueError(
+            f"{path}: every sample must have an id. Got a blank one at row {int(np.argmin(ids != ''))}."
+        )
+    return ids
+
+
+def labels_from_text(path: Path, texts: Sequence[str], size: int) -> AnyArray:
+    """Labels as written: whole numbers where all are, else text; blank or -1 is unlabelled.
+
+    One rule for tables and folders, so that the same samples get the same labels from either.
+    """
+    stripped = [text.strip() for text in texts]
+    names = {text for text in stripped if text}
+    if all(is_whole(name) for name in names):
+        numbers = (int(text.partition(".")[0]) if text else UNLABELED for text in stripped)
+        return np.fromiter(numbers, np.int64, len(stripped))
+    return text_array(path, [text or str(UNLABELED) for text in stripped], "labels", size)
+
+
+def is_whole(text: str) -> bool:
+    """Whether `text` is a whole number written plainly: 7, -1, or 7.0 as pandas writes it beside gaps.
+
+    Not 07, +7 or 7.5, and none beyond 18 digits: those stay text, so that 07 and 7 are two classes.
+    """
+    whole, _, fraction = text.partition(".")
+    digits = whole.removeprefix("-")
+    plain = digits.isascii() and digits.isdigit() and len(digits) <= 18 and not fraction.strip("0")
+    return plain and str(int(whole)) == whole
+
+
+def labels_from_array(path: Path, y: AnyArray, n: int, size: int) -> tuple[AnyArray, tuple[str, ...]]:
+    """The labels of an array file, and a note where a decision was taken.
+
+    Whole numbers stay; NaN and blank text mean unlabelled; anything else is refused.
+    """
+    if y.shape != (n,):
+        raise ValueError(f"{path}: y must have one entry a sample ({n},). Got shape {y.shape}.")
+    if y.dtype.kind == "S":
+        try:
+            texts = [bytes(value).decode("utf-8") for value in y.tolist()]
+        except UnicodeDecodeError:
+            raise ValueError(f"{path}: y must be UTF-8 text. Got other bytes. Store it as text.") from None
+        return labels_from_text(path, texts, size), ()
+    if y.dtype.kind == "U":
+        return labels_from_text(path, y.tolist(), size), ()
+    if y.dtype.kind == "f":
+        hidden = np.isnan(y)
+        whole = np.where(hidden, UNLABELED, y)
+        if not (
+            np.isfinite(whole).all() and (whole == np.round(whole)).all() and (np.abs(whole) < 2**53).all()
+        ):
+            at = int(np.argmin(np.isfinite(whole) & (whole == np.round(whole)) & (np.abs(whole) < 2**53)))
+            raise ValueError(
+                f"{path}: y must hold whole numbers or text. Got {y[at]} at row {at}. "
+                "Classes are names, not measurements."
+            )
+        note = f"y: NaN is unlabelled ({int(hidden.sum()):,} samples)" if hidden.any() else ""
+        return whole.astype(np.int64), (note,) if note else ()
+    if y.dtype.kind in "iub":
+        if y.dtype.kind == "u" and y.size and int(y.max()) > np.iinfo(np.int64).max:
+            raise ValueError(f"{path}: y must fit 64-bit whole numbers. Got {int(y.max())}.")
+        return y.astype(np.int64), ()
+    raise ValueError(f"{path}: y must hold whole numbers or text. Got values of type {y.dtype}.")

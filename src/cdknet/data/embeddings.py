@@ -1,0 +1,103 @@
+"""Text files of embeddings: one sample a line, numbers between blanks or commas, a name first if you like.
+
+    0.1 0.2 0.3          king 0.1 0.2 0.3          2 3               <- word2vec's first line: count, length
+    0.4 0.5 0.6          queen 0.4 0.5 0.6         king 0.1 0.2 0.3
+                                                   queen 0.4 0.5 0.6
+
+Lines that are blank or start with # are passed over. There are no labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .checks import finite, readable_file, reshaped, row_ids, text_array, unique_ids
+from .samples import Samples
+
+LONGEST_LINE = 4 * 2**20  # characters
+
+
+def read_text(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
+    """A text file of embeddings as (n, d) float32."""
+    size = readable_file(path)
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            X, names, notes = _parse(path, _lines(path, file))
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: must be UTF-8 text. Got other bytes near byte {error.start}. Save it as UTF-8."
+        ) from None
+    finite(path, X)
+    ids = unique_ids(path, text_array(path, names, "names", size)) if names else row_ids(len(X))
+    return Samples(reshaped(path, X, shape), None, ids, str(path), notes)
+
+
+def _lines(path: Path, file: Any) -> Iterator[list[str]]:
+    """The cells of each line that says something."""
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise ValueError(f"{path}: a line must be at most {LONGEST_LINE:,} characters. Got a longer one.")
+        cells = line.replace(",", " ").split()
+        if cells and not cells[0].startswith("#"):
+            yield cells
+
+
+def _parse(path: Path, lines: Iterator[list[str]]) -> tuple[NDArray[np.float32], list[str], tuple[str, ...]]:
+    first, second = next(lines, None), next(lines, None)
+    if first is None:
+        raise ValueError(f"{path}: must hold a line of numbers a sample. Got none.")
+    rows = [cells for cells in (first, second) if cells is not None]
+    notes: tuple[str, ...] = ()
+    promised = None
+    if second is not None and _is_word2vec_head(first, second):
+        promised, rows = int(first[0]), [second]
+        notes = ("first line is word2vec's count and length",)
+    named = not _is_number(rows[0][0])
+    width = len(rows[0]) - named
+    if width < 1:
+        raise ValueError(
+            f"{path}: a line must hold at least one number. Got only {rows[0][0][:40]!r} in row 0."
+        )
+    names: list[str] = []
+    vectors: list[NDArray[np.float32]] = []
+    for i, cells in enumerate(_chain(rows, lines)):
+        if len(cells) != width + named:
+            raise ValueError(
+                f"{path}: every line must hold {width + named} cells, as row 0 does. "
+                f"Got {len(cells)} in row {i}."
+            )
+        if named:
+            names.append(cells[0])
+        try:
+            with np.errstate(over="ignore"):
+                vectors.append(np.array(cells[int(named) :], dtype=np.float64).astype(np.float32))
+        except ValueError:
+            bad = next(cell for cell in cells[int(named) :] if not _is_number(cell))
+            raise ValueError(f"{path}: must hold numbers. Got {bad[:40]!r} in row {i}.") from None
+    if promised is not None and promised != len(vectors):
+        raise ValueError(f"{path}: first line promises {promised:,} rows, file has {len(vectors):,}.")
+    return np.stack(vectors), names, notes
+
+
+def _chain(rows: list[list[str]], lines: Iterator[list[str]]) -> Iterator[list[str]]:
+    yield from rows
+    yield from lines
+
+
+def _is_word2vec_head(first: list[str], second: list[str]) -> bool:
+    """Two whole numbers, the second of which is the length of a *named* next line."""
+    whole = len(first) == 2 and all(cell.isascii() and cell.isdigit() and len(cell) < 12 for cell in first)
+    return whole and not _is_number(second[0]) and len(second) == int(first[1]) + 1
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,160 @@
+"""The one door for a user's own files: `open(path)` looks at what the file is and picks its reader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from . import arrays, binaries, embeddings, images, parquet, tables
+from .samples import Samples
+
+
+class Kind(NamedTuple):
+    """One kind of file: how it is told, who reads it, and which options its reader takes."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    options: tuple[str, ...]
+    read: Callable[..., Samples]
+
+
+def _read_radio(path: Path, **options: Any) -> Samples:
+    from cdknet.radio import open_recording  # only radio needs it
+
+    samples: Samples = open_recording(path, **options)
+    return samples
+
+
+RADIO_OPTIONS = ("sample_rate", "slice_length", "overlap", "energy_gate", "unit_power")
+IDX = Kind("IDX file, plain or .gz", (".idx", ".gz"), (), binaries.read_idx)
+FOLDER = Kind("folder of images, one sub-folder a class", (), ("image_size",), images.read_images)
+RADIO = Kind(
+    "radio recording, or a folder of them",
+    (".sigmf-meta", ".sigmf-data", ".cf32", ".cs16", ".cu8"),
+    RADIO_OPTIONS,
+    _read_radio,
+)
+NPZ = Kind("numpy arrays X, y, ids", (".npz",), ("shape",), arrays.read_npz)
+NPY = Kind("numpy array", (".npy",), ("shape",), arrays.read_npy)
+PARQUET = Kind(
+    "Parquet table", (".parquet", ".pq"), ("label_column", "id_column", "shape"), parquet.read_parquet
+)
+KINDS = (
+    NPZ,
+    NPY,
+    Kind("CSV table", (".csv", ".tsv"), ("label_column", "id_column", "shape"), tables.read_csv),
+    PARQUET,
+    Kind("text file of embeddings", (".txt", ".vec"), ("shape",), embeddings.read_text),
+    IDX,
+    Kind("CIFAR binary", (".bin",), (), binaries.read_cifar),
+    FOLDER,
+    RADIO,
+)
+MAGIC = ((b"\x93NUMPY", NPY), (b"PK\x03\x04", NPZ), (b"PAR1", PARQUET), (b"\0\0", IDX), (b"\x1f\x8b", IDX))
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    image_size: int | None = None,
+    shape: Sequence[int] | None = None,
+    **radio: Any,
+) -> Samples:
+    """Read a user's file or folder of any kind that is understood.
+
+    Parameters
+    ----------
+    path
+        The file, or a folder of images or of radio recordings. The kind follows from its suffix, or from its
+        first bytes where the suffix says nothing (the official MNIST files have none).
+    label_column, id_column
+        Tables: the columns that hold labels and ids. Unset: columns named label, labels, class or target,
+        and id or ids, if there are any.
+    image_size
+        Folders of images: side of the square that every image is made into. Unset: images stay as they are if
+        they all have one size of at most 64 pixels, and become 32 x 32 otherwise.
+    shape
+        Arrays, tables and text: the shape of one sample, e.g. (28, 28) for images stored as rows.
+    **radio
+        Options of `cdknet.radio.open_recording`, for radio recordings only.
+
+    Returns
+    -------
+    Samples
+        With `notes` that say what the reader decided. Arrays may be read-only views of the file.
+
+    Raises
+    ------
+    ValueError
+        If the file is of no known kind, is damaged, or an option does not apply to its kind.
+    OSError
+        If it is not there or may not be read.
+    """
+    where = Path(path)
+    given = {
+        "label_column": label_column,
+        "id_column": id_column,
+        "image_size": image_size,
+        "shape": shape,
+        **radio,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+    kind = _kind(where)
+    stray = sorted(options.keys() - set(kind.options))
+    if stray:
+        takes = f"It takes {', '.join(kind.options)}." if kind.options else "It takes no options."
+        raise ValueError(f"{where}: {stray[0]} does not apply to this kind of file ({kind.name}). {takes}")
+    return kind.read(where, **options)
+
+
+def kinds() -> tuple[tuple[str, str], ...]:
+    """What `open` understands: (suffixes, description) of each kind."""
+    return tuple((", ".join(kind.suffixes) or "a folder", kind.name) for kind in KINDS)
+
+
+def _kind(path: Path) -> Kind:
+    try:
+        there, is_folder = path.exists(), path.is_dir()
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        there = is_folder = False
+    if not there:
+        raise FileNotFoundError(f"{str(path)[:300]}: no such file or folder. Check the path.")
+    suffix = path.suffix.lower()
+    if is_folder:
+        return _folder_kind(path)
+    for kind in KINDS:
+        if suffix in kind.suffixes:
+            return kind
+    if suffix in images.IMAGE_SUFFIXES:
+        raise ValueError(
+            f"{path}: one image is one sample. Put it into a folder with the others and open that folder."
+        )
+    if path.is_file() and os.access(path, os.R_OK):
+        with path.open("rb") as file:
+            start = file.read(8)
+        for magic, kind in MAGIC:
+            if start.startswith(magic):
+                return kind
+    listed = "; ".join(f"{suffixes}: {name}" for suffixes, name in kinds())
+    raise ValueError(
+        f"{path}: its kind is not understood. Understood are {listed}. Convert it to one of these."
+    )
+
+
+def _folder_kind(folder: Path) -> Kind:
+    """Images or recordings: the first file that is either decides, in the folder or one below."""
+    try:
+        below = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+        for place in (folder, *below):
+            for entry in place.iterdir():
+                if entry.suffix.lower() in images.IMAGE_SUFFIXES:
+                    return FOLDER
+                if entry.suffix.lower() in RADIO.suffixes:
+                    return RADIO
+    except PermissionError as error:
+        raise PermissionError(f"{error.filename}: may not be read. Give yourself read permission.") from None
+    return FOLDER

@@ -1,0 +1,203 @@
+"""Folders of images: PNG, JPEG and WebP, of any sizes, grey or colour.
+
+    pictures/                        pictures/
+      cat/        one sub-folder       a.png     or images alone:
+      dog/        an old class         b.jpg     nothing is labelled
+      unlabelled/ the rest
+
+A sample's id is its path inside the folder. What was decided (size, grey or colour) is in the notes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from .checks import AnyArray, labels_from_text, one_error, readable_file, text_array
+from .samples import Samples
+
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+FORMATS = ("PNG", "JPEG", "WEBP")  # decoders that may be used, whatever the file is called
+UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
+DEFAULT_SIDE = 32  # mixed or large images become squares of this side
+LARGEST_KEPT = 64  # images all of one size up to this side are kept as they are
+MOST_PIXELS = 50_000_000
+FREE_PIXELS = 4_000_000  # pixels any image may have, however small its file is
+PIXELS_A_BYTE = 1_000  # and what each byte of the file justifies beyond that
+
+
+def read_images(folder: Path, *, image_size: int | None = None) -> Samples:
+    """A folder of images as (n, h, w) or (n, 3, h, w) uint8."""
+    if image_size is not None and not 4 <= image_size <= 1024:
+        raise ValueError(f"image_size must be from 4 to 1024 pixels. Got {image_size}.")
+    files, labels, left_out = _list_images(folder)
+    sizes = {_header_size(file) for file in files}
+    h, w, rule = _size_rule(sizes, image_size)
+    pixels, is_colour, flattened = _decode_all(files, h, w)
+    notes = [rule, "colour: at least one image is" if is_colour else "grey: no image has colour"]
+    if flattened:
+        notes.append(f"transparency in {flattened:,} images shown on white")
+    if left_out:
+        shown = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
+        notes.append(f"{len(left_out):,} files that are not images were left out: {shown}")
+    size = sum(file.stat().st_size for file in files)
+    ids = text_array(folder, [file.relative_to(folder).as_posix() for file in files], "paths", size)
+    y = None if labels is None else labels_from_text(folder, labels, size)
+    return Samples(pixels, y, ids, str(folder), tuple(notes))
+
+
+def _list_images(folder: Path) -> tuple[list[Path], list[str] | None, list[str]]:
+    """The image files in a fixed order, the label of each as text, and what is no image."""
+    entries = _visible(folder)
+    inside = [entry for entry in entries if entry.is_dir()]
+    loose = [entry for entry in entries if _is_image(entry)]
+    left_out = [entry.name for entry in entries if entry not in inside and entry not in loose]
+    if not inside:
+        if not loose:
+            raise ValueError(
+                f"{folder}: must hold images ({', '.join(IMAGE_SUFFIXES)}) or sub-folders of images. "
+                f"Got neither{_beginning_with(left_out)}."
+            )
+        return loose, None, left_out
+    if loose:
+        raise ValueError(
+            f"{folder}: must hold either images or sub-folders of images. Got both, e.g. {loose[0].name} and "
+            f"{inside[0].name}/. Move the loose images into {UNLABELLED_FOLDERS[0]}/."
+        )
+    files: list[Path] = []
+    labels: list[str] = []
+    for sub in inside:
+        content = _visible(sub)
+        deeper = next((entry for entry in content if entry.is_dir()), None)
+        if deeper is not None:
+            raise ValueError(
+                f"{folder}: class folders must hold images only. Got the folder {sub.name}/{deeper.name}/. "
+                "Move its images up."
+            )
+        images = [entry for entry in content if _is_image(entry)]
+        left_out += [f"{sub.name}/{entry.name}" for entry in content if not _is_image(entry)]
+        hidden = sub.name.lower() in UNLABELLED_FOLDERS
+        if not images and not hidden:
+            raise ValueError(f"{folder}: class folder {sub.name}/ must hold an image. Got none.")
+        files += images
+        labels += ["" if hidden else sub.name] * len(images)
+    if not files:
+        raise ValueError(f"{folder}: must hold at least one image. Got empty sub-folders.")
+    return files, labels, left_out
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What is in the folder, by name, without the hidden files that desktops leave behind."""
+    desk = {"thumbs.db", "desktop.ini", "__macosx"}
+    try:
+        entries: Iterable[Path] = folder.iterdir()
+        return sorted(e for e in entries if not e.name.startswith(".") and e.name.lower() not in desk)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{folder}: no such folder. Check the path.") from None
+    except NotADirectoryError:
+        raise ValueError(f"{folder}: must be a folder of images. Got a file.") from None
+
+
+def _is_image(entry: Path) -> bool:
+    return entry.suffix.lower() in IMAGE_SUFFIXES and not entry.is_dir()
+
+
+def _beginning_with(names: list[str]) -> str:
+    return f", but {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else ""
+
+
+def _size_rule(sizes: set[tuple[int, int]], image_size: int | None) -> tuple[int, int, str]:
+    """Height, width and the rule in words."""
+    (w, h), *others = sorted(sizes)
+    if image_size is None and not others and max(w, h) <= LARGEST_KEPT:
+        return h, w, f"kept at {h} x {w} pixels: every image has this size"
+    side = image_size or DEFAULT_SIDE
+    if not others and (w, h) == (side, side):
+        return side, side, f"kept at {side} x {side} pixels: every image has this size"
+    why = "as asked" if image_size else "sizes differ" if others else f"larger than {LARGEST_KEPT} pixels"
+    return (
+        side,
+        side,
+        f"resized to {side} x {side} ({why}): shorter side scaled to {side}, then the centre cut out",
+    )
+
+
+def _header_size(file: Path) -> tuple[int, int]:
+    """(width, height) as the header says, once it is known that the file may justify so many pixels."""
+    size = readable_file(file)
+    with _opened(file) as image:
+        w, h = image.size
+        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8) if image.format == "JPEG" else False
+    if w < 1 or h < 1:
+        raise ValueError(f"{file}: an image must have at least one pixel. Got {w} x {h}.")
+    allowed = min(MOST_PIXELS, FREE_PIXELS + PIXELS_A_BYTE * size)
+    if w * h > allowed:
+        raise ValueError(
+            f"{file}: header claims {w} x {h} pixels, more than its {size:,} bytes justify "
+            f"(at most {allowed:,} pixels). The file is damaged or hostile; if neither, scale it down first."
+        )
+    return (h, w) if turned else (w, h)
+
+
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[Image.Image]:
+    """The image, read as far as its header; whatever goes wrong with it is one ValueError."""
+    with one_error(file, "PNG, JPEG or WebP image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(file, formats=FORMATS) as image:
+            yield image
+
+
+def _decode_all(files: list[Path], h: int, w: int) -> tuple[AnyArray, bool, int]:
+    """All images as one array; it has three channels from the first image with colour on."""
+    grey: NDArray[np.uint8] | None = np.empty((len(files), h, w), np.uint8)
+    colour: NDArray[np.uint8] | None = None
+    flattened = 0
+    for i, file in enumerate(files):
+        pixels, had_alpha = _decode(file, h, w)
+        flattened += had_alpha
+        if colour is None and (pixels == pixels[..., :1]).all():
+            assert grey is not None
+            grey[i] = pixels[..., 0]
+            continue
+        if colour is None:
+            assert grey is not None
+            colour = np.empty((len(files), 3, h, w), np.uint8)
+            colour[:i] = grey[:i, None]
+            grey = None
+        colour[i] = pixels.transpose(2, 0, 1)
+    return (grey, False, flattened) if colour is None else (colour, True, flattened)  # type: ignore[return-value]
+
+
+def _decode(file: Path, h: int, w: int) -> tuple[NDArray[np.uint8], bool]:
+    """One image as (h, w, 3) uint8, and whether it was transparent somewhere."""
+    with _opened(file) as image:
+        if image.format == "JPEG":
+            image.draft(image.mode, (4 * w, 4 * h))  # decode a large photograph at a fraction of its size
+        image.load()
+        upright = ImageOps.exif_transpose(image)
+        rgb, had_alpha = _to_rgb(upright)
+        if rgb.size != (w, h):
+            rgb = ImageOps.fit(rgb, (w, h), Image.Resampling.LANCZOS)
+        return np.asarray(rgb), had_alpha
+
+
+def _to_rgb(image: Image.Image) -> tuple[Image.Image, bool]:
+    """8-bit RGB: 16-bit grey scaled down, transparent parts shown on white."""
+    if image.mode.startswith("I"):  # 16-bit grey; Pillow's own conversion would clip at 255
+        deep = np.clip(np.asarray(image, dtype=np.int64), 0, 65535)
+        return Image.fromarray((deep // 257).astype(np.uint8)).convert("RGB"), False
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        if (np.asarray(rgba.getchannel("A")) < 255).any():
+            white = Image.new("RGBA", rgba.size, "white")
+            return Image.alpha_composite(white, rgba).convert("RGB"), True
+        return rgba.convert("RGB"), False
+    return image.convert("RGB"), False

@@ -1,0 +1,258 @@
+"""The public sets as facts: files, checksums, addresses, classes, the paper's split, licence and caveats.
+
+A checksum here is that of the *unpacked* content. The gzip wrapper carries a file name and a time, so equal
+data come in different wrappers: Fashion-MNIST alone has two official ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MNIST_MIRRORS = (
+    "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "https://storage.googleapis.com/cvdf-datasets/mnist/",
+    "http://yann.lecun.com/exdb/mnist/",  # the authors' page; it has refused downloads for some years
+)
+FASHION_MIRRORS = (
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+)
+
+
+@dataclass(frozen=True)
+class PublicFile:
+    """One file of a set. `name` ends in .gz where it is published so; it is found packed or unpacked."""
+
+    name: str
+    size: int  # bytes, unpacked
+    sha256: str  # of the unpacked content
+    urls: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PublicArchive:
+    """A tar.gz that holds the files of a set inside the folder of the set."""
+
+    most: int  # bytes that it may have
+    sha256: str  # of the archive itself
+    urls: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """What is known of a set without opening it."""
+
+    name: str
+    title: str
+    kind: str  # "grey images", "colour images", "I/Q" or "channel state"
+    n_train: int
+    n_test: int
+    sample: str  # one sample in words
+    class_names: tuple[str, ...]
+    new_classes: tuple[int, ...] | int  # the paper's hidden classes, or how many to draw by seed
+    source: str
+    authors: str
+    licence: str
+    caveats: str
+    folder: str = ""  # inside CDKNET_DATA or the cache; "" if there is nothing to find
+    files: tuple[PublicFile, ...] = ()
+    archive: PublicArchive | None = None
+    by_hand: str = ""  # how to get it where there is no address to download from
+
+
+def _idx_files(mirrors: tuple[str, ...], *sums: str) -> tuple[PublicFile, ...]:
+    """The four files that MNIST and its likes consist of."""
+    parts = (
+        ("train-images-idx3", 47_040_016),
+        ("train-labels-idx1", 60_008),
+        ("t10k-images-idx3", 7_840_016),
+        ("t10k-labels-idx1", 10_008),
+    )
+    return tuple(
+        PublicFile(f"{part}-ubyte.gz", size, total, tuple(f"{mirror}{part}-ubyte.gz" for mirror in mirrors))
+        for (part, size), total in zip(parts, sums, strict=True)
+    )
+
+
+MNIST = PublicSet(
+    name="mnist",
+    title="MNIST: handwritten digits",
+    kind="grey images",
+    n_train=60_000,
+    n_test=10_000,
+    sample="28 x 28 pixels, white on black",
+    class_names=tuple("0123456789"),
+    new_classes=(5, 6, 7, 8, 9),
+    source="http://yann.lecun.com/exdb/mnist/",
+    authors=(
+        "Y. LeCun, L. Bottou, Y. Bengio, P. Haffner: Gradient-based learning applied to document "
+        "recognition, Proceedings of the IEEE 86(11), 1998. Files by Y. LeCun, C. Cortes and C. J. C. "
+        "Burges"
+    ),
+    licence="Creative Commons Attribution-ShareAlike 3.0, as the files are commonly redistributed",
+    caveats=(
+        "Nearly solved: a linear model reaches .92. Digits are size-normalised and centred, so it says "
+        "little about images as they are found. The writers of the test part differ from those of the "
+        "training part."
+    ),
+    folder="mnist",
+    files=_idx_files(
+        MNIST_MIRRORS,
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    ),
+)
+
+FASHION_MNIST = PublicSet(
+    name="fashion-mnist",
+    title="Fashion-MNIST: articles of clothing",
+    kind="grey images",
+    n_train=60_000,
+    n_test=10_000,
+    sample="28 x 28 pixels, the article on black",
+    class_names=(
+        "t-shirt",
+        "trouser",
+        "pullover",
+        "dress",
+        "coat",
+        "sandal",
+        "shirt",
+        "sneaker",
+        "bag",
+        "ankle boot",
+    ),
+    new_classes=(5, 6, 7, 8, 9),
+    source="https://github.com/zalandoresearch/fashion-mnist",
+    authors=(
+        "H. Xiao, K. Rasul, R. Vollgraf: Fashion-MNIST: a novel image dataset for benchmarking machine "
+        "learning algorithms, arXiv:1708.07747, 2017"
+    ),
+    licence="MIT, copyright Zalando SE",
+    caveats=(
+        "Classes overlap: shirt, t-shirt, pullover and coat are often told apart by nothing in the "
+        "picture. With the paper's split, shirt is new while its three look-alikes are old."
+    ),
+    folder="fashion-mnist",
+    files=_idx_files(
+        FASHION_MIRRORS,
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    ),
+)
+
+CIFAR_100_CLASSES = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly "
+    "camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile "
+    "cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp "
+    "lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree "
+    "orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum "
+    "rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider "
+    "squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train "
+    "trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+)
+
+CIFAR_100 = PublicSet(
+    name="cifar-100",
+    title="CIFAR-100: small colour photographs",
+    kind="colour images",
+    n_train=50_000,
+    n_test=10_000,
+    sample="32 x 32 pixels in red, green and blue",
+    class_names=tuple(CIFAR_100_CLASSES.split()),
+    new_classes=tuple(range(70, 100)),
+    source="https://www.cs.toronto.edu/~kriz/cifar.html",
+    authors="A. Krizhevsky: Learning multiple layers of features from tiny images, Toronto, 2009",
+    licence="None stated; the authors' page asks for citation of the report",
+    caveats=(
+        "500 training images a class. A subset of the 80 Million Tiny Images, which its authors withdrew"
+        " in 2020; about one test image in ten has a near-duplicate in the training part (Barz and "
+        "Denzler, 2020). The hundred fine classes are used, not the twenty superclasses."
+    ),
+    folder="cifar-100-binary",
+    files=(
+        PublicFile(
+            "train.bin", 153_700_000, "f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29"
+        ),
+        PublicFile(
+            "test.bin", 30_740_000, "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a"
+        ),
+    ),
+    archive=PublicArchive(
+        200_000_000,
+        "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+    ),
+)
+
+DIGITS = PublicSet(
+    name="digits",
+    title="Digits: small handwritten digits that come with scikit-learn",
+    kind="grey images",
+    n_train=1_437,
+    n_test=360,
+    sample="8 x 8 pixels, 0 to 16",
+    class_names=tuple("0123456789"),
+    new_classes=(5, 6, 7, 8, 9),
+    source="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
+    authors="E. Alpaydin and C. Kaynak: Optical recognition of handwritten digits, UCI repository, 1998",
+    licence="Creative Commons Attribution 4.0",
+    caveats=(
+        "Only the 1,797 samples of the original test part. It has no official split: here four in five "
+        "are for training, in an order drawn once and for all. Too small to judge a method by; good for "
+        "first steps."
+    ),
+)
+
+RF_50_SIM = PublicSet(
+    name="rf-50-sim",
+    title="rf-50-sim: simulated WiFi transmitters",
+    kind="I/Q",
+    n_train=50 * 141,
+    n_test=50 * 35,
+    sample="slices of 198 I/Q values from IEEE 802.11a/g frames; counts are of transmissions",
+    class_names=tuple(f"device-{device:02d}" for device in range(50)),
+    new_classes=15,
+    source="simulated by cdknet.radio",
+    authors="the cdknet authors; signal tables from IEEE Std 802.11-2020, clause 17",
+    licence="MIT, as cdknet",
+    caveats="A simulation, not RF-50, which is not public. Its numbers cannot be set beside the paper's.",
+)
+
+WIFI_CSI_30 = PublicSet(
+    name="wifi-csi-30",
+    title="wifi-csi-30: channel state of thirty real WiFi devices",
+    kind="channel state",
+    n_train=9_182,
+    n_test=3_932,
+    sample="10 frames averaged: amplitude and phase of 3 antennas x 30 subcarriers; 131,435 frames in all",
+    class_names=tuple(f"device-{device:02d}" for device in range(1, 31)),
+    new_classes=tuple(range(20, 30)),
+    source="https://github.com/YanDawei101/WiFi_device_fingerprint, Dataset I, device_identify",
+    authors=(
+        "D. Yan, Y. Yan, P. Yang et al.: Real-time identification of rogue WiFi connections in the wild,"
+        " IEEE Internet of Things Journal 10(7), 2022"
+    ),
+    licence="None stated; the authors ask for citation",
+    caveats=(
+        "One recording a device, so part of what separates the devices is the channel and not the "
+        "device. Several devices are of one model. Split by time: earlier frames train, later frames "
+        "test."
+    ),
+    folder="wifi-csi-30",
+    files=(
+        PublicFile(
+            "wifi_csi_30.npz", 15_744_205, "d8e01ffc0551bed4d0313e8609b6df11a9090c36efd3fd24fd8e6b8b802df6fe"
+        ),
+    ),
+    by_hand=(
+        "It has no address to download from: make it from the authors' traces, as arrays `csi` "
+        "(131435, 2, 3, 30) int8 and `device` (131435,) of 1 to 30"
+    ),
+)
+
+SETS = {s.name: s for s in (MNIST, FASHION_MNIST, CIFAR_100, DIGITS, RF_50_SIM, WIFI_CSI_30)}

@@ -1,0 +1,293 @@
+"""Tables, one row a sample: what CSV and Parquet have in common, and the CSV reader.
+
+A column of numbers is a feature. A column of text is a category and becomes one 0/1 feature for each of its
+values. One column may hold the labels and one the ids. Columns are never mixed: where the first row has
+a number, every row must, so that a slip of the keyboard is found and not encoded.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .checks import (
+    AnyArray,
+    finite,
+    justified,
+    labels_from_text,
+    readable_file,
+    reason,
+    reshaped,
+    row_ids,
+    text_array,
+    unique_ids,
+)
+from .openworld import UNLABELED
+from .samples import Samples
+
+LABEL_NAMES = ("label", "labels", "class", "target")  # taken as the label column if none is named
+ID_NAMES = ("id", "ids")
+MOST_CATEGORIES = 64  # values of one text column; more look like names, not categories
+LONGEST_ROW = 4 * 2**20  # characters of one CSV row
+BLOCK_CHARACTERS = 2**20  # CSV text turned into numbers in one go
+
+
+class Roles(NamedTuple):
+    """Which column does what, by position."""
+
+    label: int | None
+    id: int | None
+    features: list[int]
+
+
+class Feature:
+    """One feature column as it grows: numbers, or the codes of categories in order of appearance."""
+
+    def __init__(self, name: str, is_text: bool) -> None:
+        self.name, self.is_text = name, is_text
+        self.blocks: list[AnyArray] = []
+        self.codes: dict[str, int] = {}
+
+    def encode(self, path: Path, cells: Sequence[str]) -> None:
+        codes = self.codes
+        coded = np.fromiter((codes.setdefault(cell, len(codes)) for cell in cells), np.int32, len(cells))
+        if len(codes) > MOST_CATEGORIES:
+            raise ValueError(
+                f"{path}: a text column must have at most {MOST_CATEGORIES} different values. "
+                f"Got more in column {self.name!r}. If it names the samples or their classes, say so with "
+                "id_column or label_column; else leave it out."
+            )
+        self.blocks.append(coded)
+
+
+def read_csv(
+    path: Path,
+    *,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    shape: Sequence[int] | None = None,
+) -> Samples:
+    """A CSV table by commas, semicolons or tabs; its first line names the columns, unless it is numbers."""
+    size = readable_file(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _read_csv(path, file, size, label_column, id_column, shape)
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: must be UTF-8 text. Got other bytes near byte {error.start}. Save it as UTF-8."
+        ) from None
+    except csv.Error as error:
+        raise ValueError(f"{path}: not a sound CSV table ({reason(error)}).") from None
+
+
+def _read_csv(
+    path: Path,
+    file: Any,
+    size: int,
+    label_column: str | None,
+    id_column: str | None,
+    shape: Sequence[int] | None,
+) -> Samples:
+    rows = _rows(path, file)
+    first = next(rows, None)
+    if first is None:
+        raise ValueError(f"{path}: must hold a row of column names and rows of values. Got blank lines only.")
+    if all(_is_number(cell) for cell in first):  # no names: the first row is a sample
+        names, rows = [f"column {i}" for i in range(len(first))], itertools.chain([first], rows)
+    else:
+        names = [name.strip() for name in first]
+    second = next(rows, None)
+    if second is None:
+        raise ValueError(f"{path}: must hold at least one row of values. Got column names only.")
+    rows = itertools.chain([second], rows)
+    roles = roles_of(path, names, label_column, id_column)
+    features = [
+        Feature(names[j], is_text=j < len(second) and not _is_number(second[j])) for j in roles.features
+    ]
+    labels: list[str] = []
+    ids: list[str] = []
+    n = 0
+    for block in _blocks(rows):
+        _check_widths(path, block, names, n)
+        if roles.label is not None:
+            labels.extend(row[roles.label] for row in block)
+        if roles.id is not None:
+            ids.extend(row[roles.id].strip() for row in block)
+        _take(path, block, roles, features, n)
+        n += len(block)
+    return assemble(path, features, n, size, roles, names, labels, ids, shape)
+
+
+def _rows(path: Path, file: Any) -> Iterator[list[str]]:
+    """Rows of the CSV file that are not blank, none longer than LONGEST_ROW characters."""
+    pending = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal pending
+        while line := file.readline(LONGEST_ROW + 1):
+            pending += len(line)
+            if pending > LONGEST_ROW:
+                raise ValueError(
+                    f"{path}: a row must be at most {LONGEST_ROW:,} characters. Got a longer one. "
+                    "Is a quotation mark left open?"
+                )
+            yield line
+
+    source = lines()
+    head = next((line for line in source if line.strip()), "")
+    separator = max(",;\t", key=head.count)  # a comma if none occurs
+    for row in csv.reader(itertools.chain([head], source), delimiter=separator, strict=True):
+        pending = 0
+        if any(cell.strip() for cell in row):
+            yield row
+
+
+def _blocks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
+    """Rows in blocks of about BLOCK_CHARACTERS."""
+    block: list[list[str]] = []
+    held = 0
+    for row in rows:
+        block.append(row)
+        held += sum(map(len, row)) + len(row)
+        if held > BLOCK_CHARACTERS:
+            yield block
+            block, held = [], 0
+    if block:
+        yield block
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def roles_of(path: Path, names: list[str], label_column: str | None, id_column: str | None) -> Roles:
+    doubles = (
+        sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    )
+    if doubles:
+        raise ValueError(f"{path}: column names must differ. Got {doubles[0]!r} more than once.")
+    label = _column(path, names, label_column, LABEL_NAMES, "label_column")
+    id = _column(path, names, id_column, ID_NAMES, "id_column")
+    if label is not None and label == id:
+        raise ValueError(f"{path}: label_column and id_column must differ. Got {names[label]!r} for both.")
+    features = [j for j in range(len(names)) if j not in (label, id)]
+    if not features:
+        raise ValueError(f"{path}: must have a feature column beside labels and ids. Got {names}.")
+    return Roles(label, id, features)
+
+
+def _column(
+    path: Path, names: list[str], wanted: str | None, usual: tuple[str, ...], option: str
+) -> int | None:
+    """The column the user named, or the one whose name says what it is, or none."""
+    if wanted is not None:
+        if wanted not in names:
+            listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+            raise ValueError(f"{path}: {option} must name a column. Got {wanted!r}; there are {listed}.")
+        return names.index(wanted)
+    found = [j for j, name in enumerate(names) if name.lower() in usual]
+    if len(found) > 1:
+        listed = " and ".join(repr(names[j]) for j in found)
+        raise ValueError(f"{path}: only one column may look like its {option}. Got {listed}. Say which one.")
+    return found[0] if found else None
+
+
+def _check_widths(path: Path, block: list[list[str]], names: list[str], start: int) -> None:
+    for i, row in enumerate(block):
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path}: every row must have {len(names)} cells, as the first line has. "
+                f"Got {len(row)} in row {start + i}."
+            )
+
+
+def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Feature], start: int) -> None:
+    """Append a block of rows to the columns; numbers go through numpy in one call."""
+    numbers = [j for j, feature in zip(roles.features, features, strict=True) if not feature.is_text]
+    values: NDArray[np.float32] | None = None
+    if numbers:
+        whole = len(numbers) == len(block[0])
+        cells = block if whole else [[row[j] for j in numbers] for row in block]
+        try:
+            wide = np.array(cells, dtype=np.float64)
+        except ValueError:
+            i, j = next((i, j) for i, row in enumerate(block) for j in numbers if not _is_number(row[j]))
+            name = features[roles.features.index(j)].name
+            got = repr(block[i][j][:40]) if block[i][j].strip() else "a blank cell"
+            raise ValueError(
+                f"{path}: column {name!r} starts with a number, so every row must have one. "
+                f"Got {got} in row {start + i}. Mend it, or leave the row or the column out."
+            ) from None
+        with np.errstate(over="ignore"):
+            values = wide.astype(np.float32)  # beyond float32 becomes infinite and is reported as such
+    at = 0
+    for j, feature in zip(roles.features, features, strict=True):
+        if feature.is_text:
+            cells_of = [row[j].strip() for row in block]
+            number = next((i for i, cell in enumerate(cells_of) if cell and _is_number(cell)), None)
+            if number is not None:
+                raise ValueError(
+                    f"{path}: column {feature.name!r} starts with text, so every row must have text. "
+                    f"Got the number {cells_of[number][:40]} in row {start + number}."
+                )
+            feature.encode(path, cells_of)
+        else:
+            assert values is not None
+            feature.blocks.append(values[:, at])
+            at += 1
+
+
+def assemble(
+    path: Path,
+    features: list[Feature],
+    n: int,
+    size: int,
+    roles: Roles,
+    names: list[str],
+    labels: list[str],
+    ids: list[str],
+    shape: Sequence[int] | None,
+) -> Samples:
+    """Put the columns side by side, categories as 0/1 columns, and say in the notes what was done."""
+    widths = [len(feature.codes) if feature.is_text else 1 for feature in features]
+    justified(path, 4 * n * sum(widths), size, "the table")
+    X = np.zeros((n, sum(widths)), np.float32)
+    notes = []
+    heads: list[str] = []
+    for feature, width in zip(features, widths, strict=True):
+        at, row = len(heads), 0
+        for block in feature.blocks:
+            if feature.is_text:
+                X[np.arange(row, row + len(block)), at + block] = 1
+            else:
+                X[row : row + len(block), at] = block
+            row += len(block)
+        feature.blocks.clear()
+        if feature.is_text:
+            values = [value or "(blank)" for value in feature.codes]
+            heads += [f"{feature.name}={value}" for value in values]
+            shown = ", ".join(values[:8]) + (", ..." if width > 8 else "")
+            notes.append(f"column {feature.name!r}: text, encoded as {width} columns of 0 or 1 ({shown})")
+        else:
+            heads.append(feature.name)
+    finite(path, X, where=lambda at: f"row {at[0]}, column {heads[at[1]]!r}")
+    y = None
+    if roles.label is not None:
+        y = labels_from_text(path, labels, size)
+        hidden = np.count_nonzero(y == (UNLABELED if y.dtype.kind == "i" else str(UNLABELED)))
+        notes.insert(0, f"labels from column {names[roles.label]!r}; {hidden:,} of {n:,} samples unlabelled")
+    rows = row_ids(n)
+    if roles.id is not None:
+        rows = unique_ids(path, text_array(path, ids, "ids", size))
+        notes.insert(0, f"ids from column {names[roles.id]!r}")
+    return Samples(reshaped(path, X, shape), y, rows, str(path), tuple(notes))

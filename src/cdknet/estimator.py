@@ -1,0 +1,470 @@
+"""`ClassDiscovery`: the three stages behind scikit-learn's manners. A shell; the work is in `pipeline`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.utils.validation import _check_feature_names, check_is_fitted
+from torch import nn
+
+import cdknet
+from cdknet.data.openworld import UNLABELED, HiddenTruth
+from cdknet.history import History, Watcher
+from cdknet.inputs import Inputs, check_X
+from cdknet.labels import Labels, encode_labels, new_names
+from cdknet.networks import embed
+from cdknet.options import (
+    ALL_OPTIONS,
+    DiscoverOptions,
+    ExpandOptions,
+    NetworkOptions,
+    PretrainOptions,
+    check_choice,
+)
+from cdknet.pipeline import Blueprint, Fitted, Model, run_stages
+from cdknet.runs import FolderCheckpoint, Run, fingerprint, read_run, write_run
+from cdknet.stages.discover import Clusterer
+from cdknet.stages.loop import Problem
+
+
+class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
+    """Find new classes among unlabelled samples, and learn to predict old and new ones. CD-KNet-Exp.
+
+    Give `fit` the labels of old classes and -1 for every sample whose class nobody has named. The
+    unlabelled samples are taken to be of new classes, as in the paper.
+
+    Parameters
+    ----------
+    n_new_classes : int
+        How many new classes to look for.
+    encoder : torch.nn.Module, optional
+        Your own network, trained or not, from a float32 batch to (n, ...). A copy of it is used, under a
+        feature layer of our own. Weights with requires_grad=False stay as they are.
+    clusterer : object with fit_predict, or function (features, n_clusters, seed) -> labels, optional
+        What makes the pseudo-labels; k-means by default.
+    random_state : int, RandomState or None
+        The same int gives the same result, to the bit, on the same machine.
+    device : str
+        "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
+    checkpoint_dir : path, optional
+        Where progress is kept. A fit that was interrupted goes on from there, given the same data and
+        parameters, and ends in the same result.
+    watchers : sequence of callables
+        Each is called with a dict an epoch; one that returns True ends the stage.
+
+    The other parameters are the options of the three stages: see `cdknet.options` or docs/options.md.
+
+    Attributes
+    ----------
+    classes_ : old classes, then the new ones under names that no old class has
+    labels_ : one label a sample of X: the given one, or the class discovered for it
+    n_new_classes_ : int
+    embedding_ : (n, d) features of every sample of X
+    history_ : list of dicts, one an epoch
+    pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample
+    spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about
+    stage_networks_ : the network after each stage (not in a loaded model)
+    given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
+    """
+
+    def __init__(
+        self,
+        *,
+        n_new_classes: int | None = DiscoverOptions.n_new_classes,
+        network: str = NetworkOptions.network,
+        encoder: nn.Module | None = None,
+        feature_size: int | None = NetworkOptions.feature_size,
+        standardize: bool | None = NetworkOptions.standardize,
+        pretrain_epochs: int = PretrainOptions.pretrain_epochs,
+        early_stopping: bool = PretrainOptions.early_stopping,
+        patience: int = PretrainOptions.patience,
+        min_gain: float = PretrainOptions.min_gain,
+        validation_fraction: float = PretrainOptions.validation_fraction,
+        learning_rate: float = PretrainOptions.learning_rate,
+        batch_size: int = PretrainOptions.batch_size,
+        label_weight: float = DiscoverOptions.label_weight,
+        discover_epochs: int = DiscoverOptions.discover_epochs,
+        discover_batch_size: int = DiscoverOptions.discover_batch_size,
+        discover_learning_rate: float | None = DiscoverOptions.discover_learning_rate,
+        subsample: float = DiscoverOptions.subsample,
+        min_subsample: int = DiscoverOptions.min_subsample,
+        sigma_scale: float = DiscoverOptions.sigma_scale,
+        normalize_features: bool = DiscoverOptions.normalize_features,
+        turn_tolerance: float = DiscoverOptions.turn_tolerance,
+        kmeans_restarts: int = DiscoverOptions.kmeans_restarts,
+        memory_limit: float = DiscoverOptions.memory_limit,
+        clusterer: Clusterer | None = None,
+        expansion: str = ExpandOptions.expansion,
+        extra_units: float = ExpandOptions.extra_units,
+        expand_epochs: int = ExpandOptions.expand_epochs,
+        replay: float = ExpandOptions.replay,
+        slow_rate: float = ExpandOptions.slow_rate,
+        random_state: int | np.random.RandomState | None = None,
+        device: str = "auto",
+        checkpoint_dir: str | Path | None = None,
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        self.n_new_classes = n_new_classes
+        self.network = network
+        self.encoder = encoder
+        self.feature_size = feature_size
+        self.standardize = standardize
+        self.pretrain_epochs = pretrain_epochs
+        self.early_stopping = early_stopping
+        self.patience = patience
+        self.min_gain = min_gain
+        self.validation_fraction = validation_fraction
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.label_weight = label_weight
+        self.discover_epochs = discover_epochs
+        self.discover_batch_size = discover_batch_size
+        self.discover_learning_rate = discover_learning_rate
+        self.subsample = subsample
+        self.min_subsample = min_subsample
+        self.sigma_scale = sigma_scale
+        self.normalize_features = normalize_features
+        self.turn_tolerance = turn_tolerance
+        self.kmeans_restarts = kmeans_restarts
+        self.memory_limit = memory_limit
+        self.clusterer = clusterer
+        self.expansion = expansion
+        self.extra_units = extra_units
+        self.expand_epochs = expand_epochs
+        self.replay = replay
+        self.slow_rate = slow_rate
+        self.random_state = random_state
+        self.device = device
+        self.checkpoint_dir = checkpoint_dir
+        self.watchers = watchers
+
+    # Learning
+
+    def fit(self, X: Any, y: Any) -> ClassDiscovery:
+        """Learn from samples `X` and labels `y`, -1 (or "-1" among names) where the class is not known.
+
+        X is (n, d), (n, h, w), (n, channels, h, w) or (n, 2, length) for I/Q; float or uint8; an array, a
+        memory map or a tensor. Neither X nor y is changed.
+        """
+        params = self._checked_params()
+        self._refuse_truth(X, y)
+        _check_feature_names(self, X, reset=True)
+        X = check_X(X)
+        labels = encode_labels(y, len(X))
+        self._check_problem(labels, params["n_new_classes"])
+        problem = Problem.from_arrays(X, labels.targets)
+        seed = _seed_of(self.random_state)
+        checkpoint = self._checkpoint(X, labels, params, seed)
+        history = History(self.watchers)
+        try:
+            fitted = run_stages(
+                problem,
+                params,
+                encoder=self.encoder,
+                clusterer=self.clusterer,
+                device=_device_of(self.device),
+                seed=seed,
+                history=history,
+                checkpoint=checkpoint,
+            )
+        except KeyboardInterrupt:
+            if checkpoint is not None:
+                checkpoint.flush()
+            raise
+        self._keep(X, labels, fitted, history, seed)
+        return self
+
+    def _keep(self, X: NDArray[Any], labels: Labels, fitted: Fitted, history: History, seed: int) -> None:
+        n_old = len(labels.old_classes)
+        self.model_, self.blueprint_ = fitted.model, fitted.blueprint
+        self.n_new_classes_ = fitted.blueprint.n_new_classes
+        self.classes_ = np.concatenate(
+            [labels.old_classes, new_names(labels.old_classes, self.n_new_classes_)]
+        )
+        self.history_, self.seed_ = list(history), seed
+        self.n_features_in_ = X.shape[1] if X.ndim == 2 else int(np.prod(X.shape[1:]))
+        self.pseudo_labels_ = fitted.discovery.pseudo_labels.numpy()
+        self.spectral_embedding_ = fitted.discovery.U.numpy()
+        self.spectral_rows_ = fitted.discovery.U_rows.numpy()
+        self.validation_accuracy_ = fitted.pretraining.validation_accuracy
+        self.stage_networks_ = {
+            "pretrain": fitted.pretraining.network,
+            "discover": fitted.discovery.network,
+            "expand": fitted.model.network,
+        }
+        features, logits = self.model_.apply(Inputs(X))
+        self.embedding_ = features.numpy()
+        # Unlabelled samples are of new classes: only those compete for them.
+        unlabelled = labels.targets == UNLABELED
+        among_new = torch.softmax(logits[:, n_old:], dim=1).max(dim=1)
+        numbers = np.where(unlabelled, n_old + among_new.indices.numpy(), labels.targets)
+        self.labels_ = self.classes_[numbers]
+        self.given_ = ~unlabelled
+        self.confidence_ = np.where(unlabelled, among_new.values.numpy(), 1.0).astype(np.float32)
+
+    def _checked_params(self) -> dict[str, Any]:
+        params: dict[str, Any] = self.get_params(deep=False)
+        for options in ALL_OPTIONS:
+            options.pick(params)
+        if self.n_new_classes is None:
+            raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
+        if self.encoder is not None and not isinstance(self.encoder, nn.Module):
+            raise TypeError(f"encoder must be a torch.nn.Module. Got {type(self.encoder).__name__}.")
+        if self.clusterer is not None and not (
+            callable(self.clusterer) or hasattr(self.clusterer, "fit_predict")
+        ):
+            raise TypeError(
+                f"clusterer must have fit_predict or be a function. Got {type(self.clusterer).__name__}."
+            )
+        _device_of(self.device)
+        return params
+
+    def _check_problem(self, labels: Labels, n_new_classes: int) -> None:
+        n_unlabelled = int((labels.targets == UNLABELED).sum())
+        n_old, n_labelled = len(labels.old_classes), len(labels.targets) - n_unlabelled
+        if n_old < 2:
+            got = f"one class, {labels.old_classes[0]!r}" if n_old else "no labelled sample"
+            raise ValueError(
+                f"y must name at least 2 old classes. Got {got}. Label some samples of another class; "
+                "with no labels at all, use a clustering method."
+            )
+        if n_unlabelled == 0:
+            raise ValueError(
+                f"y must mark unlabelled samples with {UNLABELED}. Got none among {n_labelled}: there is "
+                "nothing to discover. For a plain classifier use another estimator."
+            )
+        if n_unlabelled < n_new_classes:
+            raise ValueError(
+                f"n_new_classes must be at most the number of unlabelled samples, {n_unlabelled}. "
+                f"Got {n_new_classes}."
+            )
+        if n_labelled + n_unlabelled <= n_old + n_new_classes:
+            raise ValueError(
+                f"There must be more samples than classes, old and new ({n_old + n_new_classes}). "
+                f"Got {n_labelled + n_unlabelled}."
+            )
+
+    @staticmethod
+    def _refuse_truth(*arguments: Any) -> None:
+        if any(isinstance(argument, HiddenTruth) for argument in arguments):
+            raise TypeError(
+                "fit must not see HiddenTruth. Got it as an argument. Pass OpenWorldData.X and .y instead."
+            )
+
+    def _checkpoint(
+        self, X: NDArray[Any], labels: Labels, params: dict[str, Any], seed: int
+    ) -> FolderCheckpoint | None:
+        if self.checkpoint_dir is None:
+            return None
+        apart = ("checkpoint_dir", "watchers", "device", "random_state")
+        job = {k: _plain(v) for k, v in params.items() if k not in apart}
+        job |= {"seed": seed, "data": fingerprint(X, labels.targets), "cdknet": cdknet.__version__}
+        return FolderCheckpoint(self.checkpoint_dir, job)
+
+    # Answering
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class of each sample, old or new."""
+        best = self._logits(X).argmax(dim=1).numpy()
+        named: NDArray[Any] = self.classes_[best]
+        return named
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Probability of each class, in the order of `classes_`."""
+        # In double precision, so that rows sum to 1 as closely as scikit-learn's users expect.
+        return torch.softmax(self._logits(X).double(), dim=1).numpy()
+
+    def transform(self, X: Any, *, stage: str | None = None) -> NDArray[Any]:
+        """Features f(x), (n, d): the final ones, or those after stage "pretrain", "discover" or "expand".
+
+        Earlier stages are at hand in the session that fitted; a saved run keeps the final network only.
+        """
+        inputs = self._inputs(X)
+        if stage is None:
+            return self.model_.apply(inputs).features.numpy()
+        check_choice("stage", stage, ("pretrain", "discover", "expand"))
+        if not hasattr(self, "stage_networks_"):
+            raise ValueError(f"stage must be None for a loaded model. Got {stage!r}. Fit again to have it.")
+        network = self.stage_networks_[stage]
+        return embed(network, inputs, normalize=self.model_.normalize).features.numpy()
+
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> NDArray[Any]:
+        """Fit, then the features of X."""
+        self.fit(X, y, **fit_params)
+        embedding: NDArray[Any] = self.embedding_
+        return embedding
+
+    def fit_predict(self, X: Any, y: Any) -> NDArray[Any]:
+        """Fit, then `labels_`."""
+        self.fit(X, y)
+        return self.labels_
+
+    def _inputs(self, X: Any) -> Inputs:
+        check_is_fitted(self)
+        _check_feature_names(self, X, reset=False)
+        return Inputs(check_X(X, sample_shape=self.blueprint_.sample_shape))
+
+    def _logits(self, X: Any) -> torch.Tensor:
+        inputs = self._inputs(X)  # says so if there is no model yet
+        return self.model_.apply(inputs).logits
+
+    # Keeping
+
+    def to_run(self, *, ids: Sequence[str] | None = None, **config: Any) -> Run:
+        """Model and results as the contents of a run folder. `config` is added to config.json."""
+        check_is_fitted(self)
+        names = [str(i) for i in (range(len(self.labels_)) if ids is None else ids)]
+        if len(names) != len(self.labels_):
+            raise ValueError(f"ids must name every sample ({len(self.labels_)}). Got {len(names)}.")
+        new = np.isin(self.labels_, self.classes_[-self.n_new_classes_ :])
+        columns = zip(names, self.labels_, self.given_, new, self.confidence_, strict=True)
+        weights = {f"network.{k}": v.cpu().numpy() for k, v in self.model_.network.state_dict().items()}
+        if self.model_.centers is not None:
+            weights["centers"] = self.model_.centers.numpy()
+        weights["spectral_embedding"] = self.spectral_embedding_
+        weights["spectral_rows"] = self.spectral_rows_
+        weights["pseudo_labels"] = self.pseudo_labels_
+        return Run(
+            config={
+                "options": {
+                    k: _plain(v) for k, v in self.get_params(deep=False).items() if k not in _UNSAVED
+                },
+                "blueprint": self.blueprint_._asdict(),
+                "classes": self.classes_.tolist(),
+                "n_features_in": self.n_features_in_,
+                "seed": self.seed_,
+                "scale": self.model_.scale,
+                "validation_accuracy": self.validation_accuracy_,
+                "versions": {
+                    "cdknet": cdknet.__version__,
+                    "torch": torch.__version__,
+                    "numpy": np.__version__,
+                    "python": platform.python_version(),
+                },
+                **config,
+            },
+            history=self.history_,
+            weights=weights,
+            embedding={"features": self.embedding_},
+            labels=[
+                {
+                    "id": name,
+                    "label": str(label),
+                    "given": str(int(given)),
+                    "new": str(int(is_new)),
+                    "confidence": f"{confidence:.4f}",
+                }
+                for name, label, given, is_new, confidence in columns
+            ],
+        )
+
+    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> Path:
+        """Write a run folder: the model, the labels, the history. Never over an old one without `force`."""
+        return write_run(Path(folder), self.to_run(), force=force)
+
+    @classmethod
+    def load(
+        cls, folder: str | os.PathLike[str], *, encoder: nn.Module | None = None, device: str = "auto"
+    ) -> ClassDiscovery:
+        """Read a saved model. One made with your own encoder needs an untrained copy of it as `encoder`."""
+        return cls.from_run(read_run(Path(folder)), encoder=encoder, device=device)
+
+    @classmethod
+    def from_run(cls, run: Run, *, encoder: nn.Module | None = None, device: str = "auto") -> ClassDiscovery:
+        """A fitted estimator from the contents of a run folder."""
+        try:
+            config = run.config
+            known = {f for f in cls().get_params() if f not in _UNSAVED}
+            options = {k: _from_plain(v) for k, v in config["options"].items() if k in known}
+            new = cls(**options, encoder=encoder, device=device)
+            blueprint = Blueprint(
+                **{**config["blueprint"], "sample_shape": tuple(config["blueprint"]["sample_shape"])}
+            )
+            classes, scale = np.asarray(config["classes"]), float(config["scale"])
+            new.n_features_in_, new.seed_ = int(config["n_features_in"]), int(config["seed"])
+            new.validation_accuracy_ = config["validation_accuracy"]
+            weights = dict(run.weights)
+            new.spectral_embedding_, new.spectral_rows_ = (
+                weights["spectral_embedding"],
+                weights["spectral_rows"],
+            )
+            new.pseudo_labels_ = weights["pseudo_labels"]
+            labels = np.array([row["label"] for row in run.labels])
+            new.labels_ = labels.astype(classes.dtype)
+            new.given_ = np.array([row["given"] == "1" for row in run.labels])
+            new.confidence_ = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
+            new.embedding_, new.history_ = run.embedding["features"], run.history
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"The run's config.json must be whole. Got {type(error).__name__}: {error}."
+            ) from None
+        network = blueprint.build(encoder)
+        if len(classes) != blueprint.n_old_classes + blueprint.n_new_classes:
+            raise ValueError(f"The run must name each of its classes. Got {len(classes)} names.")
+        state = {
+            k.removeprefix("network."): torch.from_numpy(v) for k, v in weights.items() if k[:8] == "network."
+        }
+        try:
+            network.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(f"The run's weights must fit its network. Got {error}.") from None
+        centers = torch.from_numpy(weights["centers"]) if "centers" in weights else None
+        network.to(_device_of(device)).eval()
+        new.model_, new.blueprint_ = Model(network, new.normalize_features, centers, scale), blueprint
+        new.classes_, new.n_new_classes_ = classes, blueprint.n_new_classes
+        return new
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.input_tags.three_d_array = True
+        tags.transformer_tags.preserves_dtype = []  # networks work in float32
+        return tags
+
+
+_UNSAVED = ("encoder", "clusterer", "checkpoint_dir", "watchers", "device", "random_state")
+
+
+def _seed_of(random_state: int | np.random.RandomState | None) -> int:
+    """One whole number from what scikit-learn calls a random state. The global one is not touched."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
+        return int(random_state)
+    raise ValueError(
+        f"random_state must be None, a whole number >= 0 or a RandomState. Got {random_state!r}."
+    )
+
+
+def _device_of(device: str) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N. Got {device!r}.") from None
+
+
+def _plain(value: Any) -> Any:
+    """An option's value as JSON can hold it."""
+    if isinstance(value, float) and value == float("inf"):
+        return "inf"
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return type(value).__name__
+
+
+def _from_plain(value: Any) -> Any:
+    return float("inf") if value == "inf" else value

@@ -1,0 +1,78 @@
+"""Scoring a run against a file of true classes."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cdknet.data.openworld import HiddenTruth
+from cdknet.metrics import OpenWorldReport, Scores, contingency, match_clusters, open_world_report, scores
+from cdknet.runs import read_run
+
+
+class Evaluation(NamedTuple):
+    """Scores of the samples that were unlabelled in the run and have a true class in the file."""
+
+    n_scored: int
+    n_unlabelled: int
+    scores: Scores
+    open_world: OpenWorldReport | None  # where the truth says that some of them are of old classes
+    matching: dict[str, str]  # label -> true class
+    counts: list[list[int]]  # true class x label
+    classes: list[str]
+    labels: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        out = self._asdict() | {"scores": self.scores._asdict()}
+        if self.open_world is not None:
+            report = self.open_world
+            out["open_world"] = {k: getattr(report, k) for k in ("all", "old", "new")}
+        return out
+
+
+def read_truth(path: Path) -> dict[str, str]:
+    """id -> true class, from a CSV with these two columns."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        try:
+            if reader.fieldnames is None or not {"id", "label"} <= set(reader.fieldnames):
+                raise ValueError(
+                    f"{path}: the truth needs the columns id and label. Got {reader.fieldnames}."
+                )
+            truth = {row["id"]: row["label"] for row in reader if row["label"] not in (None, "", "-1")}
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: the truth must be a CSV in UTF-8. Got {error}.") from None
+    if not truth:
+        raise ValueError(f"{path}: the truth must label at least one sample. Got none.")
+    return truth
+
+
+def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
+    """Compare what the run calls its unlabelled samples with the truth, matched by id."""
+    truth, run = read_truth(truth_file), read_run(folder)
+    unlabelled = [row for row in run.labels if row["given"] == "0"]
+    scored = [row for row in unlabelled if row["id"] in truth]
+    if not scored:
+        raise ValueError(
+            f"{truth_file}: ids must be those of labels.csv in {folder}, such as {run.labels[0]['id']!r}. "
+            f"Got {next(iter(truth))!r} and no match."
+        )
+    y = np.array([truth[row["id"]] for row in scored])
+    labels = np.array([row["label"] for row in scored])
+    old = {str(c) for c in run.config["classes"][: run.config["blueprint"]["n_old_classes"]]}
+    new = tuple(sorted(set(y.tolist()) - old))
+    mixed = bool(new) and any(c in old for c in y.tolist())
+    table = contingency(y, labels)
+    return Evaluation(
+        n_scored=len(scored),
+        n_unlabelled=len(unlabelled),
+        scores=scores(y, labels),
+        open_world=open_world_report(HiddenTruth(y, new), labels) if mixed else None,
+        matching=match_clusters(y, labels),
+        counts=table.counts.tolist(),
+        classes=table.classes.tolist(),
+        labels=table.clusters.tolist(),
+    )

@@ -1,0 +1,97 @@
+"""Labels as users write them, and names for classes that nobody has named."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import DataConversionWarning
+
+from cdknet.data.openworld import UNLABELED
+
+
+class Labels(NamedTuple):
+    """y, understood."""
+
+    old_classes: NDArray[Any]  # sorted
+    targets: NDArray[np.int64]  # (n,) index into old_classes, or UNLABELED
+
+
+def encode_labels(y: ArrayLike | None, n: int) -> Labels:
+    """y as class numbers. Whole numbers or names; -1 (or "-1", or None among names) where unknown."""
+    if y is None:
+        raise ValueError(
+            "ClassDiscovery requires y to be passed, but the target y is None. Mark unknowns with -1."
+        )
+    try:
+        y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else np.asarray(y)
+    except ValueError as error:
+        raise ValueError(f"y must be a list of labels. Got {error}.") from None
+    if y.ndim == 2 and y.shape[1] == 1:
+        warnings.warn(
+            "A column-vector y was passed when a 1d array was expected. Use y.ravel().",
+            DataConversionWarning,
+            stacklevel=3,
+        )
+        y = y.ravel()
+    if y.ndim != 1:
+        raise ValueError(f"y must be one-dimensional, one label a sample. Got shape {y.shape}.")
+    if len(y) != n:
+        raise ValueError(
+            f"y must have one label a sample ({n}). Got {len(y)}: inconsistent numbers of samples."
+        )
+    if y.dtype.kind == "O":
+        y = _labels_from_objects(y)
+    if y.dtype.kind == "f":
+        if not np.isfinite(y).all():
+            raise ValueError("y must be finite. Input y contains NaN or infinity. Mark unknowns with -1.")
+        if (y != np.round(y)).any():
+            raise ValueError(
+                "Unknown label type: continuous. y must hold whole numbers or names. Got fractions."
+            )
+        y = y.astype(np.int64)
+    if y.dtype.kind in "SU":
+        y = y.astype(np.str_)
+        unknown = y == str(UNLABELED)
+    elif y.dtype.kind in "iub":
+        y = y.astype(np.int64)
+        unknown = y == UNLABELED
+        if (y < UNLABELED).any():
+            raise ValueError(f"y must hold classes >= 0, or {UNLABELED} for unknown. Got {y.min()}.")
+    else:
+        raise ValueError(f"Unknown label type: {y.dtype}. y must hold whole numbers or names.")
+    classes, inverse = np.unique(y[~unknown], return_inverse=True)
+    targets = np.full(n, UNLABELED, dtype=np.int64)
+    targets[~unknown] = inverse
+    return Labels(classes, targets)
+
+
+def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
+    values = y.tolist()
+    if all(isinstance(v, (int, np.integer)) for v in values):
+        return np.array(values, dtype=np.int64)
+    if all(
+        v is None or isinstance(v, str) or (isinstance(v, (int, np.integer)) and v == UNLABELED)
+        for v in values
+    ):
+        return np.array([v if isinstance(v, str) else str(UNLABELED) for v in values])
+    if all(isinstance(v, (int, float, np.number)) for v in values):
+        return np.array(values, dtype=np.float64)
+    odd = next(v for v in values if not isinstance(v, str))
+    raise ValueError(f"Unknown label type: y must hold whole numbers or names. Got {odd!r} among them.")
+
+
+def new_names(old_classes: NDArray[Any], n: int) -> NDArray[Any]:
+    """Names for n new classes that no old class has: the next whole numbers, or new-1, new-2, ..."""
+    if old_classes.dtype.kind == "i":
+        return np.arange(n) + int(old_classes.max()) + 1
+    taken, k = set(old_classes.tolist()), 1
+    names: list[str] = []
+    while len(names) < n:
+        if f"new-{k}" not in taken:
+            names.append(f"new-{k}")
+        k += 1
+    return np.array(names)

@@ -1,0 +1,108 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from cdknet.demo import Comparison
+    from cdknet.evaluate import Evaluation
+    from cdknet.metrics import Scores
+
+MEASURES = ("acc", "purity", "nmi", "ari")
+
+
+def _number(values: Sequence[float]) -> str:
+    """.912, or .912 ± .010 over several."""
+    mean = f"{np.mean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.3f}"
+
+
+def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """The demonstration: each method's scores on the new classes, then what became of the old ones."""
+    seeds = "" if len(comparisons) == 1 else f", mean ± std of {len(comparisons)} seeds"
+    table = Table(
+        title=f"Digits 5-9, never labelled{seeds}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("method", no_wrap=True)
+    for part in ("train", "held out"):
+        for measure in MEASURES:
+            label = "ACC" if measure == "acc" else measure if measure == "purity" else measure.upper()
+            table.add_column(f"{part}\n{label}", justify="right", no_wrap=True)
+    for i, line in enumerate(comparisons[0].lines):
+        cells = [
+            _number([getattr(getattr(c.lines[i], part), m) for c in comparisons])
+            for part in ("train", "held_out")
+            for m in MEASURES
+        ]
+        table.add_row(line.method, *cells)
+    rest = Table(title="Held-out digits 0-9, one classifier for all", title_justify="left")
+    rest.add_column("")
+    rest.add_column("accuracy", justify="right")
+    facts = {
+        "old classes before expansion (stage 1)": [c.old_before for c in comparisons],
+        "old classes after expansion": [c.old_after for c in comparisons],
+        "all classes, one assignment": [c.open_world.all for c in comparisons],
+        "  of which new classes": [c.open_world.new for c in comparisons],
+    }
+    for name, values in facts.items():
+        rest.add_row(name, _number(values))
+    return [table, rest]
+
+
+def scores_table(title: str, scores: Scores) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("ACC", "purity", "NMI", "ARI"):
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{value:.3f}" for value in scores))
+    return table
+
+
+def evaluation_tables(result: Evaluation) -> list[Table]:
+    tables = [scores_table(f"{result.n_scored} of {result.n_unlabelled} unlabelled samples", result.scores)]
+    if result.open_world is not None:
+        split = Table(title="One assignment over all classes", title_justify="left")
+        for name in ("all", "old", "new"):
+            split.add_column(name, justify="right")
+        report = result.open_world
+        split.add_row(*("-" if v is None else f"{v:.3f}" for v in (report.all, report.old, report.new)))
+        tables.append(split)
+    confusion = Table(title="True class (down) and label (across)", title_justify="left")
+    confusion.add_column("")
+    for label in result.labels:
+        confusion.add_column(escape(label), justify="right")
+    for name, counts in zip(result.classes, result.counts, strict=True):
+        confusion.add_row(escape(name), *(str(n) if n else "·" for n in counts))
+    if len(result.labels) <= 16:
+        tables.append(confusion)
+    return tables
+
+
+def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
+    table = Table(
+        title=escape(f"{run}: {facts['samples']} samples of {facts['source']}"), title_justify="left"
+    )
+    for name in ("class", "kind", "samples", "of them given", "mean confidence"):
+        table.add_column(name, justify="left" if name in ("class", "kind") else "right")
+    for row in facts["classes"]:
+        table.add_row(
+            escape(row["name"]),
+            row["kind"],
+            str(row["samples"]),
+            str(row["given"]),
+            f"{row['confidence']:.2f}" if row["samples"] else "-",
+        )
+    how = Table(show_header=False, box=None)
+    for key in ("network", "expansion", "label_weight", "seed", "epochs", "seconds", "pictures"):
+        how.add_row(key, escape(str(facts[key])))
+    return [table, how]

@@ -1,0 +1,257 @@
+"""The command line, as a user meets it: real processes, real files, real signals."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cdknet.cli import main
+
+from contracts import blob_problem
+
+X, Y, TRUTH = blob_problem(n=150)
+FEW = ["--pretrain-epochs", "3", "--discover-epochs", "3", "--expand-epochs", "3"]
+
+
+@pytest.fixture
+def npz(tmp_path):
+    np.savez(tmp_path / "data.npz", X=X, y=Y)
+    return tmp_path / "data.npz"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli")
+    np.savez(folder / "data.npz", X=X, y=Y)
+    out = folder / "run"
+    assert main(["discover", str(folder / "data.npz"), "--new-classes", "2", "--out", str(out)]) == 0
+    return out
+
+
+def complaint(capsys) -> str:
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1, "one line and no traceback"
+    assert err.startswith("cdknet: ")
+    return err
+
+
+def labels_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_has_its_labels_and_its_pictures(run):
+    rows = labels_of(run / "labels.csv")
+    assert len(rows) == 150
+    assert {row["label"] for row in rows if row["given"] == "0"} == {"3", "4"}
+    for name in ("map", "gallery", "history"):
+        with Image.open(run / "pictures" / f"{name}.png") as picture:
+            assert min(picture.size) > 200
+    assert not run.with_name("run.partial").exists()
+
+
+def test_prediction_goes_to_a_csv_with_the_samples_names(run, npz, tmp_path):
+    out = tmp_path / "labels.csv"
+    assert main(["predict", str(run), str(npz), "--out", str(out)]) == 0
+    rows = labels_of(out)
+    assert len(rows) == 150
+    assert len({row["id"] for row in rows}) == 150
+    assert np.mean([int(row["label"]) == y for row, y in zip(rows, Y, strict=True) if y >= 0]) > 0.9
+    assert main(["predict", str(run), str(npz), "--out", str(out)]) == 2
+    assert main(["predict", str(run), str(npz), "--out", str(out), "--force"]) == 0
+
+
+def test_evaluation_matches_the_truth_by_name(run, tmp_path, capsys):
+    truth = tmp_path / "truth.csv"
+    rows = labels_of(run / "labels.csv")
+    names = [("id", "label")] + [(row["id"], f"class {t}") for row, t in zip(rows, TRUTH, strict=True)]
+    truth.write_text("".join(f"{a},{b}\n" for a, b in names))
+    assert main(["evaluate", str(run), "--truth", str(truth), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["n_scored"] == result["n_unlabelled"] == 60
+    assert result["scores"]["acc"] > 0.9
+    assert main(["evaluate", str(run), "--truth", str(truth)]) == 0
+    assert "purity" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("a,b\n1,2\n", "columns id and label"), ("id,label\n", "at least one"), ("id,label\nx,1\n", "no match")],
+)
+def test_a_useless_truth_is_named(run, tmp_path, capsys, content, message):
+    (tmp_path / "truth.csv").write_text(content)
+    assert main(["evaluate", str(run), "--truth", str(tmp_path / "truth.csv")]) == 2
+    assert message in complaint(capsys)
+
+
+def test_show_says_what_is_there(run, capsys):
+    assert main(["show", str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert "mean confidence" in shown
+    assert main(["show", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["samples"] == 150
+
+
+def test_csv_and_folders_of_images_go_in(tmp_path, capsys):
+    table = [["id", *(f"x{i}" for i in range(6)), "label"]]
+    table += [[f"s{i}", *x, "" if y < 0 else f"kind-{y}"] for i, (x, y) in enumerate(zip(X, Y, strict=True))]
+    with (tmp_path / "table.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(table)
+    generator = np.random.default_rng(0)
+    for i in range(60):
+        folder = tmp_path / "images" / ("unlabelled" if i % 4 > 1 else f"kind-{i % 4}")
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = 60 * (i % 4) + generator.integers(0, 40, (12, 12))
+        Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{i}.png")
+    for name in ("table.csv", "images"):
+        out = tmp_path / f"run-{name}"
+        command = ["discover", str(tmp_path / name), "--new-classes", "2", "--out", str(out), *FEW]
+        assert main(command) == 0, capsys.readouterr().err
+        rows = labels_of(out / "labels.csv")
+        assert {row["label"] for row in rows if row["given"] == "0"} <= {"new-1", "new-2"}
+    assert labels_of(tmp_path / "run-table.csv" / "labels.csv")[7]["id"] == "s7"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["discover", "nothing.npz", "--out", "r", "--new-classes", "2"], "no such file"),
+        (["discover", "{npz}", "--out", "r"], "--new-classes must say"),
+        (["discover", "{npz}", "--out", "r", "--new-classes", "0"], "n_new_classes must be at least 1"),
+        (["discover", "{npz}", "--out", "{npz}", "--new-classes", "2"], "must not exist yet"),
+        (["discover", "{npz}", "--out", "r", "--new-classes", "2", "--resume"], "unfinished run to resume"),
+        (["discover", "{npz}", "--out", "r", "--new-classes", "x"], "Invalid value for '--new-classes'"),
+        (["discover", "{npz}", "--out", "r", "--new-classes", "2", "--expansion", "most"], "must be one of"),
+        (["show", "nowhere"], "must be a cdknet run folder"),
+        (["predict", "nowhere", "{npz}", "--out", "l.csv"], "must be a cdknet run folder"),
+        (["surprise"], "No such command"),
+        (["show"], "Missing argument"),
+    ],
+)
+def test_mistakes_get_one_line_and_exit_code_2(arguments, message, npz, capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main([a.format(npz=npz) for a in arguments]) == 2
+    assert message in complaint(capsys)
+
+
+def test_every_option_has_a_flag(capsys):
+    from dataclasses import fields
+
+    from cdknet.options import ALL_OPTIONS
+
+    assert main(["discover", "--help"]) == 0
+    text = capsys.readouterr().out
+    # Long names are cut short in narrow terminals: the first letters are enough to find them.
+    for options in ALL_OPTIONS:
+        for f in fields(options):
+            flag = "--new-classes" if f.name == "n_new_classes" else "--" + f.name.replace("_", "-")
+            assert flag[:12] in text
+
+
+def test_help_imports_nothing_heavy():
+    code = "import sys; from cdknet.cli import main; main(['--help']); print(sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    loaded = out.splitlines()[-1]
+    for heavy in ("torch", "sklearn", "scipy", "matplotlib", "PIL", "pandas"):
+        assert f"'{heavy}'" not in loaded
+
+
+# Kills
+
+
+def arguments(npz: Path, out: Path) -> list[str]:
+    epochs = ["--pretrain-epochs", "40", "--discover-epochs", "25", "--expand-epochs", "40"]
+    on = ["--no-early-stopping", "--turn-tolerance", "0"]
+    return ["discover", str(npz), "--new-classes", "2", "--out", str(out), *epochs, *on]
+
+
+def start(npz: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
+    command = [
+        sys.executable,
+        "-m",
+        "cdknet.cli",
+        "discover",
+        str(npz),
+        "--new-classes",
+        "2",
+        "--out",
+        str(out),
+    ]
+    long = [
+        "--pretrain-epochs",
+        "40",
+        "--no-early-stopping",
+        "--discover-epochs",
+        "25",
+        "--turn-tolerance",
+        "0",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CDKNET_CHECKPOINT_SECONDS": "0"}
+    return subprocess.Popen(
+        [*command, *long, "--expand-epochs", "40", *more],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    )
+
+
+def result(out: Path) -> dict[str, bytes]:
+    return {
+        name: (out / name).read_bytes() for name in ("weights.safetensors", "labels.csv", "embedding.npz")
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    np.savez(folder / "data.npz", X=X, y=Y)
+    process = start(folder / "data.npz", folder / "run")
+    stderr = process.communicate()[1]
+    assert process.returncode == 0, stderr
+    return folder / "data.npz", result(folder / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "how"),
+    [
+        ("pretrain", signal.SIGKILL),
+        ("discover", signal.SIGKILL),
+        ("expand", signal.SIGKILL),
+        ("discover", signal.SIGINT),
+    ],
+)
+def test_a_run_killed_in_any_stage_resumes_to_the_same_result(stage, how, tmp_path, uninterrupted, capsys):
+    npz, whole = uninterrupted
+    out = tmp_path / "run"
+    process = start(npz, out)
+    checkpoint = tmp_path / "run.partial" / f"{stage}.safetensors"
+    deadline = time.monotonic() + 120
+    while not checkpoint.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(how)
+    stderr = process.communicate()[1]
+    assert not out.exists(), "the kill came before the end"
+    if how == signal.SIGINT:
+        assert process.returncode == 130
+        assert "Add --resume to go on" in stderr
+        assert "Traceback" not in stderr
+    assert main(arguments(npz, out)) == 2
+    assert "Say --resume to go on" in complaint(capsys)
+    resumed = start(npz, out, "--resume")
+    stderr = resumed.communicate()[1]
+    assert resumed.returncode == 0, stderr
+    for name, (ours, theirs) in {name: (result(out)[name], whole[name]) for name in whole}.items():
+        assert ours == theirs, name
+    assert not checkpoint.parent.exists()

@@ -1,0 +1,268 @@
+"""ClassDiscovery: what a user of scikit-learn expects, and what this one promises on top."""
+
+import inspect
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from cdknet import ClassDiscovery
+from cdknet.data.openworld import hide_classes
+from cdknet.labels import encode_labels, new_names
+from cdknet.metrics import clustering_accuracy, new_class_scores
+from cdknet.options import ALL_OPTIONS
+
+from contracts import blob_problem
+
+X, Y, TRUTH = blob_problem()
+QUICK = {
+    "n_new_classes": 2,
+    "pretrain_epochs": 8,
+    "discover_epochs": 6,
+    "expand_epochs": 8,
+    "random_state": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return ClassDiscovery(**QUICK).fit(X, Y)
+
+
+def test_every_option_has_one_default():
+    facade = inspect.signature(ClassDiscovery).parameters
+    declared = {f.name: f.default for options in ALL_OPTIONS for f in fields(options)}
+    assert {name: facade[name].default for name in declared} == declared
+    apart = {"encoder", "clusterer", "random_state", "device", "checkpoint_dir", "watchers"}
+    assert set(facade) - set(declared) == apart
+
+
+def test_new_classes_are_found_named_and_predicted(fitted):
+    assert fitted.classes_.tolist() == [0, 1, 2, 3, 4]
+    assert fitted.n_new_classes_ == 2
+    known = Y >= 0
+    assert np.array_equal(fitted.labels_[known], Y[known])
+    assert set(fitted.labels_[~known]) <= {3, 4}
+    assert clustering_accuracy(TRUTH, fitted.labels_) > 0.95
+    X_later, _, truth_later = blob_problem(n=100, seed=0)
+    assert clustering_accuracy(truth_later, fitted.predict(X_later)) > 0.9
+
+
+def test_probabilities_agree_with_predictions_and_features_with_embedding(fitted):
+    probabilities = fitted.predict_proba(X)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    assert np.array_equal(fitted.classes_[probabilities.argmax(axis=1)], fitted.predict(X))
+    np.testing.assert_array_equal(fitted.transform(X), fitted.embedding_)
+    np.testing.assert_array_equal(fitted.transform(X, stage="expand"), fitted.embedding_)
+    assert fitted.transform(X, stage="pretrain").shape == (240, 128)
+    assert fitted.embedding_.shape == (240, 160)
+
+
+def test_every_intermediate_can_be_had(fitted):
+    assert fitted.pseudo_labels_.shape == ((Y < 0).sum(),)
+    assert fitted.spectral_embedding_.shape == (len(fitted.spectral_rows_), 5)
+    assert [row["stage"] for row in fitted.history_][:: len(fitted.history_) - 1] == ["pretrain", "expand"]
+    assert set(fitted.stage_networks_) == {"pretrain", "discover", "expand"}
+
+
+def test_the_same_seed_gives_the_same_bits(fitted):
+    again = ClassDiscovery(**QUICK).fit(X, Y)
+    np.testing.assert_array_equal(again.embedding_, fitted.embedding_)
+    np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    other = ClassDiscovery(**{**QUICK, "random_state": 1}).fit(X, Y)
+    assert not np.array_equal(other.embedding_, fitted.embedding_)
+
+
+def test_shuffling_the_hidden_truth_changes_nothing():
+    """The wall: only metrics can tell two hidings apart whose hidden classes are permuted."""
+    generator = np.random.default_rng(0)
+    shuffled = TRUTH.copy()
+    hidden = TRUTH >= 3
+    shuffled[hidden] = generator.permutation(TRUTH[hidden])
+    fits, scores = [], []
+    for labels in (TRUTH, shuffled):
+        data, truth = hide_classes(X, labels, [3, 4])
+        fits.append(ClassDiscovery(**QUICK).fit(data.X, data.y))
+        scores.append(new_class_scores(truth, fits[-1].labels_).acc)
+    np.testing.assert_array_equal(fits[0].predict_proba(X), fits[1].predict_proba(X))
+    np.testing.assert_array_equal(fits[0].embedding_, fits[1].embedding_)
+    assert scores[0] > scores[1]
+
+
+def test_no_stage_takes_the_truth():
+    data, truth = hide_classes(X, TRUTH, [3, 4])
+    with pytest.raises(TypeError, match="must not see HiddenTruth"):
+        ClassDiscovery(**QUICK).fit(data.X, truth)
+
+
+def test_the_callers_arrays_and_generators_are_untouched():
+    x, y = X.copy(), Y.copy()
+    x.flags.writeable = y.flags.writeable = False
+    torch.manual_seed(1)
+    expected = torch.rand(2)
+    np.random.seed(1)  # noqa: NPY002
+    torch.manual_seed(1)
+    state = np.random.get_state()[1].copy()  # noqa: NPY002
+    ClassDiscovery(**{**QUICK, "random_state": None, "pretrain_epochs": 1, "discover_epochs": 1}).fit(x, y)
+    assert torch.equal(torch.rand(2), expected)
+    assert np.array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    "kind", ["list", "float64", "tensor", "memmap", "uint8", "grey image", "colour image", "I/Q"]
+)
+def test_samples_of_many_kinds_go_in(kind, tmp_path):
+    generator = np.random.default_rng(0)
+    y = np.arange(40) % 4
+    images = (40 * y[:, None, None, None] + generator.integers(0, 30, (40, 3, 12, 12))).astype(np.uint8)
+    samples = {
+        "list": images[:, 0, 0].tolist(),
+        "float64": images[:, 0, 0].astype(np.float64),
+        "tensor": torch.from_numpy(images[:, 0, 0]).float(),
+        "uint8": images[:, 0, 0],
+        "grey image": images[:, 0],
+        "colour image": images,
+        "I/Q": images.reshape(40, -1)[:, :80].reshape(40, 2, 40).astype(np.float32),
+    }
+    if kind == "memmap":
+        np.save(tmp_path / "x.npy", images)
+        data = np.load(tmp_path / "x.npy", mmap_mode="r")
+    else:
+        data = samples[kind]
+    tiny = {"pretrain_epochs": 1, "discover_epochs": 1, "expand_epochs": 1, "feature_size": 8}
+    model = ClassDiscovery(**{**QUICK, **tiny}).fit(data, np.where(y < 2, y, -1))
+    assert model.predict(data[:5]).shape == (5,)
+
+
+def test_names_as_labels_and_new_names_that_no_old_class_has():
+    y = np.where(Y < 0, "-1", np.array(["new-1", "cat", "dog"])[Y])
+    model = ClassDiscovery(**QUICK).fit(X, y)
+    assert model.classes_.tolist() == ["cat", "dog", "new-1", "new-2", "new-3"]
+    assert set(model.predict(X)) <= set(model.classes_)
+    mixed = np.array([str(v) if v != "-1" else -1 for v in y], dtype=object)
+    np.testing.assert_array_equal(ClassDiscovery(**QUICK).fit(X, mixed).labels_, model.labels_)
+
+
+def test_names_of_new_classes():
+    assert new_names(np.array([3, 7]), 2).tolist() == [8, 9]
+    assert new_names(np.array(["new-2", "a"]), 3).tolist() == ["new-1", "new-3", "new-4"]
+    labels = encode_labels([5.0, -1.0, 9.0], 3)
+    assert (labels.old_classes.tolist(), labels.targets.tolist()) == ([5, 9], [0, -1, 1])
+
+
+@pytest.mark.parametrize("expansion", ["none", "last", "all"])
+def test_every_expansion_predicts_old_and_new(expansion):
+    model = ClassDiscovery(**{**QUICK, "expand_epochs": 30}, expansion=expansion).fit(X, Y)
+    assert clustering_accuracy(TRUTH, model.predict(X)) > 0.9
+    np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+
+
+class OwnEncoder(nn.Module):
+    """A user's network: any module from a batch to rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.lift = nn.Linear(6, 32)
+        self.norm = nn.BatchNorm1d(32)
+
+    def forward(self, x):
+        return torch.tanh(self.norm(self.lift(x)))
+
+
+def test_a_users_own_encoder(tmp_path):
+    torch.manual_seed(0)
+    encoder = OwnEncoder()
+    before = encoder.lift.weight.clone()
+    model = ClassDiscovery(**QUICK, encoder=encoder).fit(X, Y)
+    assert torch.equal(encoder.lift.weight, before)
+    assert clustering_accuracy(TRUTH, model.labels_) > 0.9
+    model.save(tmp_path / "run")
+    with pytest.raises(ValueError, match="encoder of your own"):
+        ClassDiscovery.load(tmp_path / "run")
+    loaded = ClassDiscovery.load(tmp_path / "run", encoder=OwnEncoder())
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_a_frozen_encoder_is_left_as_it_is():
+    torch.manual_seed(0)
+    encoder = OwnEncoder().eval().requires_grad_(False)
+    model = ClassDiscovery(**QUICK, encoder=encoder).fit(X, Y)
+    trained = model.stage_networks_["expand"].trunk.state_dict()
+    assert all(torch.equal(v, trained[k]) for k, v in encoder.state_dict().items())
+
+
+def test_precomputed_embeddings_are_an_ordinary_input():
+    """512-dimensional unit vectors, as a pretrained network would give."""
+    generator = np.random.default_rng(0)
+    y = np.arange(300) % 6
+    Z = generator.normal(size=(6, 512))[y] + generator.normal(0, 1.0, (300, 512))
+    Z = (Z / np.linalg.norm(Z, axis=1, keepdims=True)).astype(np.float32)
+    model = ClassDiscovery(**{**QUICK, "n_new_classes": 3}).fit(Z, np.where(y < 3, y, -1))
+    assert model.blueprint_.architecture == "mlp"
+    assert clustering_accuracy(y, model.labels_) > 0.9
+
+
+def test_it_can_be_cloned_set_and_put_into_a_pipeline():
+    model = clone(ClassDiscovery(**QUICK)).set_params(label_weight=0.0)
+    assert model.get_params()["label_weight"] == 0
+    pipeline = make_pipeline(StandardScaler(), model).fit(X, Y)
+    assert pipeline.predict(X).shape == (240,)
+    with_clusterer = clone(ClassDiscovery(**QUICK, clusterer=AgglomerativeClustering(2)))
+    assert set(with_clusterer.fit(X, Y).pseudo_labels_) == {0, 1}
+
+
+def test_watchers_see_every_epoch():
+    rows = []
+    model = ClassDiscovery(**QUICK, watchers=[rows.append]).fit(X, Y)
+    assert rows == model.history_
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.where(np.arange(240)[:, None] == 7, np.nan, X)}, "NaN in row 7"),
+        ({"y": np.where(Y < 0, -1, 0)}, "at least 2 old classes. Got one class"),
+        ({"y": np.full(240, -1)}, "Got no labelled sample"),
+        ({"y": np.abs(Y)}, "must mark unlabelled samples"),
+        ({"X": X[:4], "y": np.array([0, 1, -1, -1])}, "more samples than classes"),
+        ({"y": np.where(np.arange(240) < 1, -1, np.abs(Y))}, "at most the number of unlabelled"),
+        ({"n_new_classes": 0}, "n_new_classes must be at least 1. Got 0"),
+        ({"n_new_classes": None}, "n_new_classes must be set"),
+        ({"y": Y[:5]}, r"one label a sample \(240\). Got 5"),
+        ({"X": X[:0], "y": Y[:0]}, "must not be empty"),
+        ({"X": X.astype(object) + 1j}, "must hold numbers|real|complex"),
+        ({"X": np.array([["a"] * 6] * 240, dtype=object)}, "must hold numbers"),
+        ({"y": np.full(240, 0.5)}, "Unknown label type"),
+        ({"y": np.full(240, -7)}, "must hold classes >= 0"),
+        ({"y": None}, "y to be passed"),
+        ({"y": np.array([["a", 1]] * 240, dtype=object)}, "one-dimensional"),
+        ({"network": "resnet"}, "network must be one of"),
+        ({"expansion": "last-tow"}, "Did you mean 'last-two'"),
+        ({"label_weight": -1}, "label_weight must be at least 0"),
+        ({"subsample": 0.0}, "subsample must be above 0"),
+        ({"device": "toaster"}, "device must be auto"),
+        ({"random_state": -1}, "random_state must be"),
+        ({"encoder": "resnet"}, "encoder must be a torch"),
+        ({"clusterer": 5}, "clusterer must have fit_predict"),
+    ],
+)
+def test_bad_input_gets_one_clear_error_before_any_training(change, message):
+    trained = []
+    params = {**QUICK, "watchers": [trained.append]}
+    params |= {k: v for k, v in change.items() if k not in ("X", "y")}
+    with pytest.raises((ValueError, TypeError), match=message):
+        ClassDiscovery(**params).fit(change.get("X", X), change.get("y", Y))
+    assert not trained
+
+
+def test_wrong_shapes_at_prediction_are_named(fitted):
+    with pytest.raises(ValueError, match="expecting 6 features"):
+        fitted.predict(X[:, :3])
+    with pytest.raises(ValueError, match=r"samples of shape \(6,\)"):
+        fitted.predict(X.reshape(240, 2, 3))

@@ -1,0 +1,187 @@
+"""Networks: the paper's shapes, and growth that keeps what was learned."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cdknet.inputs import Inputs, check_X, input_statistics
+from cdknet.networks import build_network, choose_architecture, embed, grow
+
+SHAPES = {
+    "paper-mnist": (28, 28),
+    "paper-cifar": (3, 32, 32),
+    "paper-rf": (2, 198),
+    "mlp": (17,),
+}
+
+
+def network(name, n_classes=3, seed=0):
+    torch.manual_seed(seed)
+    return build_network(SHAPES[name], n_classes, architecture=name).double().eval()
+
+
+def sample(name, n=5):
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(n, *SHAPES[name], generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        # Counted by hand from FIELD's description: kernels, biases, dense layers, softmax of 10.
+        ("paper-mnist", 320 + 18_496 + 9216 * 128 + 128 + 1290),
+        ("paper-cifar", 896 + 9248 + 18_496 + 36_928 + 2304 * 512 + 512 + 5130),
+        (
+            "paper-rf",
+            (2 * 7 + 1) * 128 + 4 * (128 * 7 + 1) * 128 + 5 * (128 * 5 + 1) * 128
+            + 768 * 256 + 256 + 256 * 128 + 128 + 1290,
+        ),
+    ],
+)  # fmt: skip
+def test_the_papers_networks_have_the_papers_size(name, weights):
+    assert sum(p.numel() for p in network(name, 10).parameters()) == weights
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((28, 28), "paper-mnist"),
+        ((1, 28, 28), "paper-mnist"),
+        ((3, 32, 32), "paper-cifar"),
+        ((2, 198), "paper-rf"),
+        ((512,), "mlp"),
+        ((3, 4), "mlp"),
+    ],
+)
+def test_auto_picks_by_shape(shape, name):
+    assert choose_architecture(shape) == name
+    net = build_network(shape, 4)
+    assert net(torch.zeros(2, *shape)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("strategy", ["last", "last-two", "all"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_growth_keeps_old_logits_old_weights_and_the_old_network(name, strategy):
+    old, x = network(name), sample(name)
+    before, kept = old(x), {k: v.clone() for k, v in old.state_dict().items()}
+    wide = grow(old, strategy, 4).network.eval()
+    torch.testing.assert_close(wide(x)[:, :3], before, rtol=1e-12, atol=1e-12)
+    assert wide(x).shape == (5, 7)
+    assert all(torch.equal(old.state_dict()[k], v) for k, v in kept.items())
+    for key, value in kept.items():
+        inside = wide.state_dict()[key][tuple(slice(size) for size in value.shape)]
+        assert torch.equal(inside, value), key
+
+
+@pytest.mark.parametrize(
+    ("strategy", "features", "filters"), [("last", 128, 32), ("last-two", 160, 32), ("all", 160, 64)]
+)
+def test_growth_grows_what_it_says(strategy, features, filters):
+    wide = grow(network("paper-mnist"), strategy, 4).network
+    assert wide.features(sample("paper-mnist")).shape[1] == features
+    assert wide.trunk[0].out_channels == filters
+
+
+def test_grown_layers_learn_fast_and_the_others_slowly():
+    growth = grow(network("paper-mnist"), "last-two", 4)
+    fast = {id(p) for p in [*growth.network.penultimate.parameters(), *growth.network.head.parameters()]}
+    assert {id(p) for p in growth.grown} == fast
+    assert {id(p) for p in growth.kept} == {id(p) for p in growth.network.trunk.parameters()}
+    assert not grow(network("paper-mnist"), "all", 4).kept
+
+
+def test_new_outputs_can_learn_from_old_and_new_units():
+    """Zero weights from new units to old outputs must not be dead: their gradient is not 0."""
+    growth = grow(network("mlp"), "all", 2)
+    growth.network(sample("mlp")).logsumexp(1).sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in growth.grown)
+
+
+def test_a_users_encoder_is_copied_and_frozen_parts_stay():
+    encoder = nn.Sequential(nn.Linear(17, 8), nn.BatchNorm1d(8), nn.Tanh()).requires_grad_(False)
+    before = {k: v.clone() for k, v in encoder.state_dict().items()}
+    net = build_network((17,), 3, encoder=encoder)
+    net.train()
+    loss = net(torch.randn(6, 17)).sum()
+    loss.backward()
+    assert not net.trunk.training, "a frozen trunk keeps its running statistics"
+    assert all(p.grad is None for p in net.trunk.parameters())
+    assert all(torch.equal(v, encoder.state_dict()[k]) for k, v in before.items())
+    assert grow(net, "last-two", 2).network(torch.randn(6, 17)).shape == (6, 5)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: build_network((4, 4), 2, architecture="paper-mnist"), "at least 6 x 6"),
+        (lambda: build_network((9,), 2, architecture="paper-cifar"), "at least 10 x 10"),
+        (lambda: build_network((2, 16), 2, architecture="paper-rf"), "length >= 32"),
+        (lambda: build_network((5,), 2, encoder=nn.Linear(4, 2)), "must take float32 batches"),
+        (lambda: build_network((5,), 2, encoder=nn.Flatten(0)), "one row a sample"),
+        (lambda: build_network((300, 300), 2), "Make the samples smaller"),
+        (lambda: grow(build_network((5,), 2, encoder=nn.Tanh()), "all", 2), "Use expansion='last-two'"),
+    ],
+)
+def test_what_does_not_fit_is_said(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_embedding_is_the_same_in_any_batches_and_leaves_the_mode_alone():
+    net = build_network((17,), 3).train()
+    inputs = Inputs(sample("mlp", 30).numpy())
+    whole = embed(net, inputs, normalize=True)
+    parts = embed(net, inputs, normalize=True, batch_size=7)
+    torch.testing.assert_close(whole.features, parts.features)
+    assert net.training
+    torch.testing.assert_close(whole.features.norm(dim=1), torch.ones(30))
+    rows = torch.tensor([3, 1])
+    torch.testing.assert_close(embed(net, inputs, rows, normalize=True).logits, whole.logits[rows])
+
+
+@pytest.mark.parametrize("shape", [(9,), (6, 7), (3, 6, 7), (2, 40)])
+def test_statistics_standardise_each_feature_or_channel(shape):
+    generator = np.random.default_rng(0)
+    X = generator.normal(3, 5, (200, *shape)) * (1 + np.arange(np.prod(shape)).reshape(shape))
+    X = X.astype(np.float32)
+    mean, scale = input_statistics(Inputs(X))
+    out = build_network(shape, 2, architecture="mlp", statistics=(mean, scale)).intake(torch.from_numpy(X))
+    axes = {(9,): (0,), (6, 7): (0, 1, 2), (3, 6, 7): (0, 2, 3), (2, 40): (0, 2)}[shape]
+    np.testing.assert_allclose(out.numpy().mean(axis=axes), 0, atol=1e-4)
+    np.testing.assert_allclose(out.numpy().std(axis=axes), 1, rtol=1e-3)
+
+
+def test_constant_features_and_far_offsets_do_no_harm():
+    X = np.ones((50, 3), dtype=np.float64)
+    X[:, 1] = 1e6 + np.arange(50)
+    _, scale = input_statistics(Inputs(X))
+    assert scale[0] == 1
+    assert scale[1] == pytest.approx(np.arange(50).std(), rel=1e-3)
+
+
+def test_pixels_come_out_between_0_and_1():
+    X = np.array([[0, 51, 255]], dtype=np.uint8)
+    assert Inputs(X).take(torch.tensor([0])).tolist() == [[0.0, pytest.approx(0.2), 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.zeros((2, 3), dtype=complex), "Complex data"),
+        (np.array([["a", "b"]]), "must hold numbers"),
+        (np.array([[object()]]), "must hold numbers|real number"),
+        (np.zeros(3), "2D array"),
+        (np.zeros((0, 3)), "must not be empty"),
+        (np.zeros((3, 0)), "must not be empty"),
+        (np.zeros((2, 2, 2, 2, 2)), "2 to 4 dimensions"),
+        (np.zeros((2, 32, 32, 3)), "channels last"),
+        (np.array([[1.0, np.nan]]), "NaN in row 0"),
+        (np.array([[1.0], [np.inf]]), "in row 1"),
+        (np.array([[1e300]]), "too large for float32"),
+        ([[1, 2], [3]], "one shape"),
+    ],
+)
+def test_bad_samples_get_one_clear_error(X, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        check_X(X)

@@ -1,0 +1,304 @@
+"""The three stages: one contract for all, then what each of them promises."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import AgglomerativeClustering
+
+from cdknet.history import History
+from cdknet.metrics import clustering_accuracy
+from cdknet.networks import build_network, embed
+from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
+from cdknet.stages import discover, expand, pretrain
+from cdknet.stages.discover import class_means, cluster
+from cdknet.stages.loop import batches, derive_seed, seeded, stratified
+
+from contracts import MemoryCheckpoint, blobs_for_stages
+
+PROBLEM, TRUTH = blobs_for_stages()
+
+
+def first(**kwargs):
+    with seeded(0):
+        network = build_network((6,), 3)
+    options = PretrainOptions(**{"pretrain_epochs": 4, **kwargs.pop("options", {})})
+    return pretrain(network, PROBLEM, options, **kwargs)
+
+
+def second(**kwargs):
+    options = DiscoverOptions(**{"n_new_classes": 2, "discover_epochs": 4, **kwargs.pop("options", {})})
+    return discover(first().network, PROBLEM, options, **kwargs)
+
+
+def third(**kwargs):
+    options = ExpandOptions(**{"expand_epochs": 4, **kwargs.pop("options", {})})
+    return expand(second(), PROBLEM, options, **kwargs)
+
+
+STAGES = {"pretrain": first, "discover": second, "expand": third}
+every_stage = pytest.mark.parametrize("stage", STAGES)
+
+
+def weights(result):
+    return torch.cat([p.flatten() for p in result.network.state_dict().values()])
+
+
+def without_times(history):
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in history]
+
+
+# The contract
+
+
+@every_stage
+def test_history_has_a_flat_row_an_epoch_that_watchers_saw(stage):
+    seen, ticks = [], []
+
+    class Watcher:
+        def __call__(self, row):
+            seen.append(row)
+
+        def progress(self, stage, done, total):
+            ticks.append((stage, done, total))
+
+    history = History([Watcher()])
+    STAGES[stage](history=history)
+    rows = [row for row in history if row["stage"] == stage]
+    assert [row["epoch"] for row in rows] == list(range(1, len(rows) + 1))
+    assert seen == list(history)
+    assert all(isinstance(v, (int, float, str)) for row in rows for v in row.values())
+    assert (stage, 4, 4) in ticks
+
+
+@every_stage
+def test_a_watcher_that_says_true_ends_the_stage(stage):
+    history = History([lambda row: row["stage"] == stage and row["epoch"] == 2])
+    STAGES[stage](history=history)
+    assert max(row["epoch"] for row in history if row["stage"] == stage) == 2
+
+
+@every_stage
+def test_the_seed_decides_everything(stage):
+    same, again, other = (STAGES[stage](seed=s) for s in (5, 5, 6))
+    assert torch.equal(weights(same), weights(again))
+    assert not torch.equal(weights(same), weights(other))
+
+
+@every_stage
+def test_the_callers_generators_are_left_alone(stage):
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    STAGES[stage]()
+    ours = torch.rand(3), np.random.rand(3)  # noqa: NPY002
+    torch.manual_seed(3)
+    np.random.seed(3)  # noqa: NPY002
+    assert torch.equal(ours[0], torch.rand(3))
+    assert np.array_equal(ours[1], np.random.rand(3))  # noqa: NPY002
+
+
+@every_stage
+@pytest.mark.parametrize("die_at", [1, 3, 4])
+def test_a_stage_killed_anywhere_and_resumed_ends_the_same(stage, die_at):
+    whole_history, history = History(), History()
+    whole = STAGES[stage](history=whole_history)
+    dying = MemoryCheckpoint(die_at)
+    with pytest.raises(KeyboardInterrupt):
+        STAGES[stage](checkpoint=dying)
+    dying.die_at = None
+    resumed = STAGES[stage](checkpoint=dying, history=history)
+    assert torch.equal(weights(whole), weights(resumed))
+    assert without_times(whole_history) == without_times(history)
+
+
+def test_the_networks_given_are_not_changed():
+    with seeded(0):
+        network = build_network((6,), 3)
+    for stage in (
+        lambda given: pretrain(given, PROBLEM, PretrainOptions(pretrain_epochs=1)),
+        lambda given: discover(given, PROBLEM, DiscoverOptions(n_new_classes=2, discover_epochs=1)),
+        lambda given: expand(second()._replace(network=given), PROBLEM, ExpandOptions(expand_epochs=1)),
+    ):
+        before = {k: v.clone() for k, v in network.state_dict().items()}
+        after = stage(network).network
+        assert all(torch.equal(v, network.state_dict()[k]) for k, v in before.items())
+        assert not torch.equal(after.head.weight[:3, :128], network.head.weight) or after is not network
+
+
+@every_stage
+def test_trouble_with_numbers_names_stage_and_epoch(stage):
+    wild = {
+        "pretrain": lambda: first(options={"learning_rate": 1e30}),
+        "discover": lambda: second(options={"discover_learning_rate": 1e30}),
+        "expand": lambda: third(learning_rate=1e30),
+    }
+    with pytest.raises(FloatingPointError, match=f"Stage {stage}, epoch"):
+        wild[stage]()
+
+
+# Stage 1
+
+
+def test_pretraining_learns_the_old_classes():
+    result = first(options={"pretrain_epochs": 30})
+    logits = embed(result.network, PROBLEM.inputs, PROBLEM.old_rows, normalize=False).logits
+    assert (logits.argmax(1) == PROBLEM.old_targets).float().mean() > 0.95
+    assert result.validation_accuracy > 0.9
+
+
+def test_early_stopping_keeps_the_best_epoch_and_off_keeps_the_last():
+    history = History()
+    stopped = first(options={"pretrain_epochs": 200, "patience": 3, "min_gain": 0.02}, history=history)
+    accuracies = [row["validation_accuracy"] for row in history]
+    assert len(accuracies) == stopped.best_epoch + 3 < 200
+    best = accuracies[stopped.best_epoch - 1]
+    assert best >= max(accuracies[: stopped.best_epoch - 1], default=-1) + 0.02
+    assert max(accuracies) < best + 0.02
+    assert stopped.validation_accuracy == best
+    history = History()
+    fixed = first(options={"pretrain_epochs": 6, "early_stopping": False}, history=history)
+    assert (len(history), fixed.best_epoch) == (6, 6)
+
+
+# Stage 2
+
+
+@pytest.mark.parametrize("label_weight", [0.0, 0.5, 10.0, float("inf")])
+def test_well_separated_classes_are_found_for_every_label_weight(label_weight):
+    result = second(options={"label_weight": label_weight, "discover_epochs": 8})
+    truth = TRUTH[PROBLEM.new_rows.numpy()]
+    assert clustering_accuracy(truth, result.pseudo_labels.numpy()) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("label_weight", "columns"),
+    [(0.0, {"hsic_U"}), (1.0, {"hsic_U", "hsic_Y"}), (float("inf"), {"hsic_Y"})],
+)
+def test_the_label_weight_decides_which_terms_are_there(label_weight, columns):
+    history = History()
+    second(options={"label_weight": label_weight}, history=history)
+    assert {"hsic_U", "hsic_Y"} & history[-1].keys() == columns
+
+
+def test_the_objective_rises():
+    """With U and sigma as they are at the start, ascent on theta raises HSIC(f(X), U)."""
+    from cdknet.hsic import Factor, gaussian_kernel, hsic, normalize_by_degree
+    from cdknet.spectral import median_distance, spectral_embedding
+
+    start = first().network
+    options = DiscoverOptions(n_new_classes=2, discover_epochs=1, label_weight=0.0, turn_tolerance=0.0)
+    end = discover(start, PROBLEM, options)
+    rows = end.U_rows
+    z0 = embed(start, PROBLEM.inputs, rows, normalize=True).features
+    sigma = options.sigma_scale * median_distance(z0)
+    U = Factor(spectral_embedding(z0, 5, sigma).vectors)
+    z1 = embed(end.network, PROBLEM.inputs, rows, normalize=True).features
+    values = [hsic(normalize_by_degree(gaussian_kernel(z, sigma)), U) for z in (z0, z1)]
+    assert values[1] > values[0]
+
+
+def test_U_belongs_to_the_final_features_and_is_orthonormal():
+    from cdknet.spectral import spectral_embedding
+
+    result = second()
+    z = embed(result.network, PROBLEM.inputs, result.U_rows, normalize=True).features
+    again = spectral_embedding(z, 5, result.sigma).vectors
+    torch.testing.assert_close(result.U, again)
+    torch.testing.assert_close(result.U.T @ result.U, torch.eye(5), atol=1e-4, rtol=0)
+
+
+def test_it_stops_when_U_stops_turning():
+    history = History()
+    second(options={"discover_epochs": 50, "turn_tolerance": 0.02}, history=history)
+    turns = [row["turn"] for row in history]
+    assert turns[-1] < 0.02
+    assert all(turn >= 0.02 for turn in turns[:-1])
+    assert len(turns) < 50
+
+
+def test_the_subsample_has_the_asked_share_of_old_and_new():
+    result = second(options={"subsample": 0.5, "min_subsample": 0})
+    old = torch.isin(result.U_rows, PROBLEM.old_rows)
+    assert (int(old.sum()), int((~old).sum())) == (72, 48)
+    assert len(second(options={"subsample": 0.01, "min_subsample": 30}).U_rows) == 60
+
+
+def test_landmarks_stand_in_where_the_kernel_would_not_fit():
+    result = second(options={"memory_limit": 240 * 100 * 4 * 3 / 1e9, "discover_epochs": 8})
+    truth = TRUTH[PROBLEM.new_rows.numpy()]
+    assert clustering_accuracy(truth, result.pseudo_labels.numpy()) > 0.95
+
+
+@pytest.mark.parametrize(
+    "clusterer", [AgglomerativeClustering(2), lambda z, k, seed: (z[:, 0] > z[:, 0].mean()).astype(int)]
+)
+def test_other_clusterers_can_be_passed_in(clusterer):
+    assert set(second(clusterer=clusterer).pseudo_labels.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("clusterer", "message"),
+    [
+        (lambda z, k, seed: np.zeros(3, dtype=int), "one whole number a sample"),
+        (lambda z, k, seed: np.full(len(z), k), "must return labels in 0"),
+        (lambda z, k, seed: np.full(len(z), 0.5), "one whole number a sample"),
+    ],
+)
+def test_a_clusterer_that_breaks_its_promise_is_named(clusterer, message):
+    with pytest.raises(ValueError, match=message):
+        cluster(torch.randn(10, 2), 2, clusterer)
+
+
+def test_centres_are_the_means_of_their_members():
+    z, labels = torch.randn(20, 3), torch.arange(20) % 4
+    means = class_means(z, labels, 5)
+    for c in range(4):
+        torch.testing.assert_close(means[c], z[labels == c].mean(0))
+    torch.testing.assert_close(means[4], z.mean(0))
+
+
+# Stage 3
+
+
+@pytest.mark.parametrize("strategy", ["last", "last-two", "all"])
+def test_expansion_learns_the_pseudo_labels_and_keeps_the_old_classes(strategy):
+    result = third(options={"expand_epochs": 20, "expansion": strategy})
+    logits = embed(result.network, PROBLEM.inputs, normalize=False).logits
+    assert logits.shape[1] == 5
+    assert (logits[PROBLEM.old_rows].argmax(1) == PROBLEM.old_targets).float().mean() > 0.95
+    assert clustering_accuracy(TRUTH, logits.argmax(1).numpy()) > 0.95
+
+
+def test_layers_that_did_not_grow_move_slowly():
+    start = second()
+    moved = {}
+    for rate in (0.0, 0.1, 1.0):
+        end = expand(start, PROBLEM, ExpandOptions(expand_epochs=2, slow_rate=rate))
+        pairs = zip(start.network.trunk.parameters(), end.network.trunk.parameters(), strict=True)
+        moved[rate] = sum(float((a - b).detach().square().sum()) for a, b in pairs)
+    assert moved[0.0] == 0 < moved[0.1] < moved[1.0] / 5
+
+
+def test_no_expansion_is_no_stage():
+    with pytest.raises(ValueError, match="Leave the stage out"):
+        third(options={"expansion": "none"})
+
+
+# What they share
+
+
+def test_batches_cover_every_row_once_and_none_is_a_single_one():
+    for n in (2, 5, 64, 65, 100, 129):
+        parts = batches(n, 32, torch.Generator().manual_seed(0))
+        assert torch.cat(parts).sort().values.tolist() == list(range(n))
+        assert min(map(len, parts)) >= 2
+
+
+def test_stratified_draws_a_share_of_each_class_and_leaves_some():
+    targets = torch.tensor([0] * 40 + [1] * 20 + [2])
+    drawn = stratified(targets, 0.1, torch.Generator().manual_seed(0), leave=1)
+    assert torch.bincount(targets[drawn], minlength=3).tolist() == [4, 2, 0]
+
+
+def test_seeds_for_different_purposes_differ():
+    seeds = {derive_seed(s, stage, epoch) for s in range(3) for stage in ("a", "b") for epoch in range(5)}
+    assert len(seeds) == 30
