@@ -18,7 +18,7 @@ from cdknet.cli import main
 from contracts import blob_problem
 
 X, Y, TRUTH = blob_problem(n=150)
-FEW = ["--pretrain-epochs", "3", "--discover-epochs", "3", "--expand-epochs", "3"]
+FEW = ["--pretrain-epochs", "3", "--discover-epochs", "3", "--expand-steps", "9"]
 
 
 @pytest.fixture

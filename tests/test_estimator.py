@@ -23,6 +23,7 @@ from contracts import blob_problem
 X, Y, TRUTH = blob_problem()
 QUICK = {
     "n_new_classes": 2,
+    "expand_steps": 0,
     "pretrain_epochs": 8,
     "discover_epochs": 6,
     "expand_epochs": 8,

@@ -11,6 +11,7 @@ from cdknet.hsic import (
     cka,
     gaussian_kernel,
     hsic,
+    hsic_normalized,
     hsic_unbiased,
     linear_kernel,
     normalize_by_degree,
@@ -67,6 +68,12 @@ def test_unbiased_hsic_equals_the_formula_as_written(pair):
 def test_a_factor_says_the_same_as_the_kernel_it_stands_for(measure, K, seed):
     F = points(len(K), 3, seed)
     close(measure(K, Factor(F)), measure(K, linear_kernel(F)))
+
+
+@given(kernels(), seeds)
+def test_the_normalised_kernel_need_not_be_built(K, seed):
+    F = Factor(points(len(K), 3, seed))
+    close(hsic_normalized(K, F), hsic(normalize_by_degree(K), F))
 
 
 @pytest.mark.parametrize("measure", [hsic, hsic_unbiased, cka])
@@ -136,6 +143,16 @@ def test_gradients_are_those_of_finite_differences(measure):
         return measure(normalize_by_degree(gaussian_kernel(z, 0.8)), Factor(F))
 
     assert torch.autograd.gradcheck(through_everything, (z,))
+
+
+def test_the_first_term_of_the_objective_has_the_same_gradient_by_both_roads():
+    F = Factor(points(9, 2, 1))
+    gradients = []
+    for road in (lambda K: hsic_normalized(K, F), lambda K: hsic(normalize_by_degree(K), F)):
+        z = points(9, 3, 0).requires_grad_()
+        road(gaussian_kernel(z, 0.8)).backward()
+        gradients.append(z.grad)
+    close(gradients[0], gradients[1])
 
 
 @given(clouds(), seeds)

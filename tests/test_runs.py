@@ -15,6 +15,7 @@ from contracts import blob_problem
 X, Y, TRUTH = blob_problem()
 QUICK = {
     "n_new_classes": 2,
+    "expand_steps": 0,
     "pretrain_epochs": 3,
     "discover_epochs": 3,
     "expand_epochs": 3,

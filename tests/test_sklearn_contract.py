@@ -14,6 +14,7 @@ TINY = {
     "pretrain_epochs": 1,
     "discover_epochs": 1,
     "expand_epochs": 1,
+    "expand_steps": 0,
     "feature_size": 4,
     "kmeans_restarts": 1,
     "random_state": 0,

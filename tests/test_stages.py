@@ -16,6 +16,7 @@ from cdknet.stages.loop import batches, derive_seed, seeded, stratified
 from contracts import MemoryCheckpoint, blobs_for_stages
 
 PROBLEM, TRUTH = blobs_for_stages()
+SECOND = {"n_new_classes": 2, "discover_epochs": 4, "turn_tolerance": 0.0}
 
 
 def first(**kwargs):
@@ -26,12 +27,12 @@ def first(**kwargs):
 
 
 def second(**kwargs):
-    options = DiscoverOptions(**{"n_new_classes": 2, "discover_epochs": 4, **kwargs.pop("options", {})})
+    options = DiscoverOptions(**{**SECOND, **kwargs.pop("options", {})})
     return discover(first().network, PROBLEM, options, **kwargs)
 
 
 def third(**kwargs):
-    options = ExpandOptions(**{"expand_epochs": 4, **kwargs.pop("options", {})})
+    options = ExpandOptions(**{"expand_epochs": 4, "expand_steps": 0, **kwargs.pop("options", {})})
     return expand(second(), PROBLEM, options, **kwargs)
 
 
@@ -116,7 +117,9 @@ def test_the_networks_given_are_not_changed():
     for stage in (
         lambda given: pretrain(given, PROBLEM, PretrainOptions(pretrain_epochs=1)),
         lambda given: discover(given, PROBLEM, DiscoverOptions(n_new_classes=2, discover_epochs=1)),
-        lambda given: expand(second()._replace(network=given), PROBLEM, ExpandOptions(expand_epochs=1)),
+        lambda given: expand(
+            second()._replace(network=given), PROBLEM, ExpandOptions(expand_epochs=1, expand_steps=0)
+        ),
     ):
         before = {k: v.clone() for k, v in network.state_dict().items()}
         after = stage(network).network
@@ -135,11 +138,23 @@ def test_trouble_with_numbers_names_stage_and_epoch(stage):
         wild[stage]()
 
 
+def test_a_stage_killed_after_its_last_epoch_knows_that_it_was_the_last():
+    """It stopped because U stopped turning; resumed, it must not run on to the limit."""
+    early = {"discover_epochs": 30, "turn_tolerance": 0.03}
+    history = History()
+    whole = second(options=early, history=history)
+    dying = MemoryCheckpoint(die_at=len(history))
+    with pytest.raises(KeyboardInterrupt):
+        second(options=early, checkpoint=dying)
+    dying.die_at = None
+    assert torch.equal(weights(second(options=early, checkpoint=dying)), weights(whole))
+
+
 # Stage 1
 
 
 def test_pretraining_learns_the_old_classes():
-    result = first(options={"pretrain_epochs": 30})
+    result = first(options={"pretrain_epochs": 30, "early_stopping": False})
     logits = embed(result.network, PROBLEM.inputs, PROBLEM.old_rows, normalize=False).logits
     assert (logits.argmax(1) == PROBLEM.old_targets).float().mean() > 0.95
     assert result.validation_accuracy > 0.9
@@ -261,7 +276,7 @@ def test_centres_are_the_means_of_their_members():
 
 @pytest.mark.parametrize("strategy", ["last", "last-two", "all"])
 def test_expansion_learns_the_pseudo_labels_and_keeps_the_old_classes(strategy):
-    result = third(options={"expand_epochs": 20, "expansion": strategy})
+    result = third(options={"expand_epochs": 50, "expansion": strategy})
     logits = embed(result.network, PROBLEM.inputs, normalize=False).logits
     assert logits.shape[1] == 5
     assert (logits[PROBLEM.old_rows].argmax(1) == PROBLEM.old_targets).float().mean() > 0.95
@@ -272,10 +287,19 @@ def test_layers_that_did_not_grow_move_slowly():
     start = second()
     moved = {}
     for rate in (0.0, 0.1, 1.0):
-        end = expand(start, PROBLEM, ExpandOptions(expand_epochs=2, slow_rate=rate))
+        end = expand(start, PROBLEM, ExpandOptions(expand_epochs=2, expand_steps=0, slow_rate=rate))
         pairs = zip(start.network.trunk.parameters(), end.network.trunk.parameters(), strict=True)
         moved[rate] = sum(float((a - b).detach().square().sum()) for a, b in pairs)
     assert moved[0.0] == 0 < moved[0.1] < moved[1.0] / 5
+
+
+def test_a_small_set_gets_at_least_so_many_steps():
+    history = History()
+    third(options={"expand_steps": 11}, history=history)  # 96 new and 30 old samples: one step an epoch
+    assert len(history) == 11
+    history = History()
+    third(options={"expand_steps": 11}, history=history, batch_size=63)  # two steps an epoch
+    assert len(history) == 6
 
 
 def test_no_expansion_is_no_stage():

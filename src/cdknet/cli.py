@@ -33,26 +33,51 @@ RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 DataPath = Annotated[
     str, typer.Argument(metavar="DATA", help="A file, a folder of images, or a set by name.")
 ]
-LabelColumn = Annotated[str | None, typer.Option(help="Tables: the column of labels; blank = unlabelled.")]
-ImageSize = Annotated[int | None, typer.Option(help="Folders of images: pixels a side.", min=6)]
+
+# How to read DATA: the options of cdknet.data.open, declared once for every command that takes DATA.
+READING: dict[str, tuple[Any, str]] = {
+    "label_column": (str | None, "Tables: the column of labels; blank = unlabelled."),
+    "id_column": (str | None, "Tables: the column that names the samples."),
+    "image_size": (int | None, "Folders of images: pixels a side."),
+    "sample_rate": (float | None, "Raw I/Q files: samples a second."),
+    "slice_length": (int | None, "Radio: samples a slice (198)."),
+    "overlap": (int | None, "Radio: samples that neighbouring slices share (0)."),
+    "energy_gate": (float | None, "Radio: drop slices this many dB below the loudest."),
+}
+
+
+def reads_data(command: Callable[..., None]) -> Callable[..., None]:
+    """Give `command` a flag for every way to read DATA; it gets them as `reading`."""
+    flags = [_flag(name, kind, None, help, "How to read DATA") for name, (kind, help) in READING.items()]
+    return _with_flags(command, "reading", flags)
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` a flag for every option, in place of its **options."""
-    signature = inspect.signature(command, eval_str=True)
-    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    """Give `command` a flag for every option of the method; it gets them as `options`."""
+    flags = []
     for group in ALL_OPTIONS:
         for f in fields(group):
             if f.name == "n_new_classes":  # --new-classes, spelt out in the command
                 continue
             choices = f"  ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
-            flag = typer.Option(help=f.metadata["help"] + choices, rich_help_panel=group.__doc__)
-            kind = inspect.Parameter.KEYWORD_ONLY
-            annotation = Annotated.__class_getitem__((f.type, flag))  # type: ignore[attr-defined]
-            parameters.append(inspect.Parameter(f.name, kind, default=f.default, annotation=annotation))
+            flags.append(_flag(f.name, f.type, f.default, f.metadata["help"] + choices, group.__doc__))
+    return _with_flags(command, "options", flags)
+
+
+def _flag(name: str, kind: Any, default: Any, help: str, panel: str | None) -> inspect.Parameter:
+    declared = Annotated.__class_getitem__((kind, typer.Option(help=help, rich_help_panel=panel)))  # type: ignore[attr-defined]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=declared)
+
+
+def _with_flags(
+    command: Callable[..., None], collected: str, flags: list[inspect.Parameter]
+) -> Callable[..., None]:
+    """`command` with `flags` in place of its parameter `collected`, which gets them as a dict."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters = [p for p in signature.parameters.values() if p.name != collected] + flags
 
     def with_flags(**values: Any) -> None:
-        command(**values)
+        command(**{collected: {flag.name: values.pop(flag.name) for flag in flags}}, **values)
 
     with_flags.__name__, with_flags.__doc__ = command.__name__, command.__doc__
     with_flags.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
@@ -104,6 +129,7 @@ def demo(
 
 @app.command()
 @takes_options
+@reads_data
 def discover(
     data: DataPath,
     *,
@@ -112,13 +138,12 @@ def discover(
         int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
     ] = None,
     seed: Seed = 0,
-    label_column: LabelColumn = None,
-    image_size: ImageSize = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     force: Force = False,
     as_json: Json = False,
-    **options: Any,
+    reading: dict[str, Any],
+    options: dict[str, Any],
 ) -> None:
     """Learn the labelled classes of DATA and find new ones among its unlabelled samples."""
     from cdknet.runs import check_target
@@ -135,7 +160,7 @@ def discover(
     if resume and not unfinished.exists():
         raise FileNotFoundError(f"There must be an unfinished run to resume at {unfinished}. Got none.")
 
-    samples, truth = _open(data, label_column, image_size)
+    samples, truth = _open(data, reading)
     if samples.y is None:
         raise ValueError(
             f"{samples.source}: discovery needs labels of the old classes. Got a file without labels."
@@ -181,42 +206,45 @@ def discover(
 
 
 @app.command()
+@reads_data
 def predict(
     run: RunFolder,
     data: DataPath,
+    *,
     out: Annotated[Path, typer.Option(help="The CSV to write: id, label, new, confidence.")],
-    label_column: LabelColumn = None,
-    image_size: ImageSize = None,
     force: Force = False,
     as_json: Json = False,
+    reading: dict[str, Any],
 ) -> None:
-    """Label the samples of DATA with the old and new classes of RUN."""
-    import csv
-    import io
+    """Label the samples of DATA with the old and new classes of RUN.
+
+    Slices of radio transmissions also get a second CSV, OUT with .groups before its ending: a line a
+    transmission, by vote of its slices.
+    """
+    import numpy as np
 
     from cdknet.estimator import ClassDiscovery
-    from cdknet.runs import replace_file
 
     if out.exists() and not force:
         raise FileExistsError(
             f"{out} must not exist yet. Got a file of that name. Say --force to replace it."
         )
     model = ClassDiscovery.load(run)
-    samples, _ = _open(data, label_column, image_size)
+    samples, _ = _open(data, reading)
     probabilities = model.predict_proba(samples.X)
-    best = probabilities.argmax(axis=1)
-    n_old = len(model.classes_) - model.n_new_classes_
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("id", "label", "new", "confidence"))
-    for name, c, p in zip(samples.ids.tolist(), best, probabilities.max(axis=1), strict=True):
-        writer.writerow((name, model.classes_[c], int(c >= n_old), f"{p:.4f}"))
-    replace_file(out, text.getvalue().encode())
-    counts = {str(name): int((best == c).sum()) for c, name in enumerate(model.classes_)}
+    counts = _write_labels(out, samples.ids.tolist(), probabilities, model)
+    written = [out]
+    if samples.groups is not None:
+        from cdknet.radio import vote
+
+        groups, log_votes = vote(np.log(np.maximum(probabilities, 1e-300)), samples.groups)
+        written.append(out.with_name(f"{out.stem}.groups{out.suffix}"))
+        counts = _write_labels(written[-1], groups.tolist(), np.exp(log_votes), model)
     if as_json:
-        _print_json({"out": str(out), "samples": len(best), "counts": counts})
+        _print_json({"out": [str(path) for path in written], "samples": len(samples), "counts": counts})
     else:
-        _console().print(f"{len(best)} samples labelled in {out}: {counts}", highlight=False)
+        names = " and ".join(map(str, written))
+        _console().print(f"{len(samples)} samples labelled in {names}: {counts}", highlight=False)
 
 
 @app.command()
@@ -244,20 +272,144 @@ def show(run: RunFolder, as_json: Json = False) -> None:
     _show(run, as_json)
 
 
+# Public sets
+
+
+data_app = typer.Typer(help="The paper's data sets: list, info, fetch, verify.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+SetName = Annotated[str, typer.Argument(metavar="NAME", help="A name that cdknet data list shows.")]
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """The sets that can be had by name."""
+    from cdknet import data
+
+    described = {name: data.describe(name) for name in data.names()}
+    if as_json:
+        _print_json(described)
+        return
+    from cdknet.tables import sets_table
+
+    _console().print(sets_table(described))
+
+
+@data_app.command("info")
+def data_info(
+    name: SetName,
+    picture: Annotated[Path | None, typer.Option(help="Write a sheet of samples to this PNG.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What a set is, where it comes from, and what to keep in mind."""
+    from cdknet import data
+
+    described = data.describe(name)
+    if picture is not None:
+        import io
+
+        from cdknet.runs import replace_file
+
+        png = io.BytesIO()
+        data.sample_sheet(data.load(name, progress=_download_bar())).save(png, "PNG")
+        replace_file(picture, png.getvalue())
+        described["Picture"] = str(picture)
+    if as_json:
+        _print_json(described)
+        return
+    from cdknet.tables import facts_table
+
+    _console().print(facts_table(described))
+
+
+@data_app.command("fetch")
+def data_fetch(name: SetName, as_json: Json = False) -> None:
+    """Make sure that every file of a set is on this machine, downloading what is not."""
+    from cdknet import data
+
+    paths = [str(path) for path in data.fetch(name, progress=_download_bar())]
+    if as_json:
+        _print_json(paths)
+    else:
+        _console().print("\n".join(paths) or f"{name} needs no files.", highlight=False)
+
+
+@data_app.command("verify")
+def data_verify(name: SetName, as_json: Json = False) -> None:
+    """Check every file of a set against its published SHA-256."""
+    from cdknet import data
+
+    checks = data.verify(name)
+    if as_json:
+        _print_json([check._asdict() for check in checks])
+    else:
+        for check in checks:
+            _console().print(f"{'ok ' if check.ok else 'BAD'}  {check.file}: {check.detail}", highlight=False)
+    if not all(check.ok for check in checks):
+        raise ValueError(
+            f"every file of {name} must be there and right. See above; try cdknet data fetch {name}."
+        )
+
+
 # Helpers of the commands
 
 
-def _open(data: str, label_column: str | None, image_size: int | None) -> tuple[Samples, HiddenTruth | None]:
+def _open(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
     """A user's file, or the training part of a set by name with the truth that only scoring may see."""
     import numpy as np
 
     import cdknet.data as sources
 
     if data in sources.names() and not Path(data).exists():
-        problem = sources.load(data).problem()
+        dataset = sources.load(data, progress=_download_bar())
+        problem = dataset.problem()
         ids = np.array([f"{data} {i}" for i in range(len(problem.train.X))])
-        return sources.Samples(problem.train.X, problem.train.y, ids, data), problem.train_truth
-    return sources.open(data, label_column=label_column, image_size=image_size), None
+        samples = sources.Samples(problem.train.X, problem.train.y, ids, data, groups=dataset.groups_train)
+        return samples, problem.train_truth
+    given = {name: value for name, value in reading.items() if value is not None}
+    return sources.open(data, **given), None
+
+
+def _write_labels(out: Path, ids: list[str], probabilities: Any, model: ClassDiscovery) -> dict[str, int]:
+    """A CSV of the most probable class of each sample; how many each class got."""
+    import csv
+    import io
+
+    from cdknet.runs import replace_file
+
+    best = probabilities.argmax(axis=1)
+    n_old = len(model.classes_) - model.n_new_classes_
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("id", "label", "new", "confidence"))
+    for name, c, p in zip(ids, best, probabilities.max(axis=1), strict=True):
+        writer.writerow((name, model.classes_[c], int(c >= n_old), f"{p:.4f}"))
+    replace_file(out, text.getvalue().encode())
+    return {str(name): int((best == c).sum()) for c, name in enumerate(model.classes_)}
+
+
+def _download_bar() -> Callable[[str, int, int | None], None]:
+    """A bar on stderr for each file that is downloaded; nothing where none is."""
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        *Progress.get_default_columns()[:2],
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    bars = Progress(*columns, console=Console(stderr=True))
+    tasks: dict[str, Any] = {}
+
+    def show(name: str, done: int, total: int | None) -> None:
+        if name not in tasks:
+            bars.start()
+            tasks[name] = bars.add_task(name, total=total)
+        bars.update(tasks[name], completed=done, total=total)
+        if done == total:
+            bars.stop()
+
+    return show
 
 
 def _save(

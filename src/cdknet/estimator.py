@@ -105,6 +105,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         expansion: str = ExpandOptions.expansion,
         extra_units: float = ExpandOptions.extra_units,
         expand_epochs: int = ExpandOptions.expand_epochs,
+        expand_steps: int = ExpandOptions.expand_steps,
         replay: float = ExpandOptions.replay,
         slow_rate: float = ExpandOptions.slow_rate,
         random_state: int | np.random.RandomState | None = None,
@@ -139,6 +140,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.expansion = expansion
         self.extra_units = extra_units
         self.expand_epochs = expand_epochs
+        self.expand_steps = expand_steps
         self.replay = replay
         self.slow_rate = slow_rate
         self.random_state = random_state

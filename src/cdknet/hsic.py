@@ -82,6 +82,16 @@ def hsic(K: Tensor, L: Tensor | Factor) -> Tensor:
     return _centered_inner(K, L) / (n - 1) ** 2
 
 
+def hsic_normalized(K: Tensor, F: Factor) -> Tensor:
+    """hsic(normalize_by_degree(K), F) without a second n x n matrix: the first term of Eq. (9).
+
+    tr(D^-½ K D^-½ H F Fᵀ H) = tr(K G Gᵀ) with G = D^-½ H F.
+    """
+    n = _check_pair(K, F, least=2)
+    G = K.sum(dim=1).rsqrt()[:, None] * (F.columns - F.columns.mean(dim=0))
+    return (K @ G * G).sum() / (n - 1) ** 2
+
+
 def hsic_unbiased(K: Tensor, L: Tensor | Factor) -> Tensor:
     """The unbiased estimator of HSIC by Song et al. (2012). May be negative: never take its root.
 

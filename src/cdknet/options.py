@@ -137,7 +137,7 @@ class DiscoverOptions(Options):
         10.0, "stage 2: lambda, weight of the old labels; 0: images alone; inf: labels alone", least=0
     )
     discover_epochs: int = option(20, "stage 2: most rounds of network step and U step", least=1)
-    discover_batch_size: int = option(512, "stage 2: samples in a mini-batch kernel", least=4)
+    discover_batch_size: int = option(1024, "stage 2: samples in a mini-batch kernel", least=4)
     discover_learning_rate: float | None = option(
         None, "stage 2: Adam's learning rate; unset: as in stage 1", above=0
     )
@@ -146,7 +146,7 @@ class DiscoverOptions(Options):
     )
     min_subsample: int = option(1000, "stage 2: but at least this many of each, or all there are", least=0)
     sigma_scale: float = option(
-        0.4, "stage 2: width of the Gaussian kernel, in median distances between features", above=0
+        0.3, "stage 2: width of the Gaussian kernel, in median distances between features", above=0
     )
     normalize_features: bool = option(
         True, "put features on the unit sphere before kernels and clustering; off: as the network gives them"
@@ -171,10 +171,36 @@ class ExpandOptions(Options):
     )
     extra_units: float = option(0.25, "stage 3: growth of the penultimate layer, as a share", above=0)
     expand_epochs: int = option(30, "stage 3: epochs over pseudo-labels and replayed old samples", least=1)
-    replay: float = option(0.2, "stage 3: share of the old samples that is replayed", above=0, most=1)
+    expand_steps: int = option(400, "stage 3: but at least this many steps, however few the samples", least=0)
+    replay: float = option(0.2, "stage 3: share of the old samples that an epoch replays", above=0, most=1)
     slow_rate: float = option(
         0.1, "stage 3: learning rate of layers that did not grow, as a share", least=0, most=1
     )
 
 
 ALL_OPTIONS = (NetworkOptions, PretrainOptions, DiscoverOptions, ExpandOptions)
+
+
+def as_markdown() -> str:
+    """docs/options.md: every option, from the declarations above."""
+    lines = [
+        "# Options",
+        "",
+        "Parameters of `ClassDiscovery`, and flags of `cdknet discover`: `label_weight` is `--label-weight`.",
+        "Only `n_new_classes` is called `--new-classes`.",
+        "",
+        "Written by `python -m cdknet.options > docs/options.md`.",
+    ]
+    for group in ALL_OPTIONS:
+        lines += ["", f"## {group.__doc__}", "", "| option | default | what it does |", "|---|---|---|"]
+        for f in fields(group):
+            choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
+            default = "unset" if f.default is None else str(f.default)
+            lines.append(f"| `{f.name}` | {default} | {f.metadata['help']}{choices} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(as_markdown())

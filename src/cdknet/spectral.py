@@ -161,4 +161,5 @@ def _fix_signs(U: Tensor) -> Tensor:
     """Make each column's largest entry positive: eigenvectors have no sign of their own."""
     peak = U.abs().argmax(dim=0)
     signs = U[peak, torch.arange(U.shape[1], device=U.device)].sign()
-    return U * torch.where(signs == 0, torch.ones_like(signs), signs)
+    # One layout whatever the road: products of a matrix and of its transposed copy differ in the last bits.
+    return (U * torch.where(signs == 0, torch.ones_like(signs), signs)).contiguous()

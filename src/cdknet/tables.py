@@ -88,6 +88,26 @@ def evaluation_tables(result: Evaluation) -> list[Table]:
     return tables
 
 
+def sets_table(described: dict[str, dict[str, str]]) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("name", "kind", "samples", "split", "here"):
+        table.add_column(column)
+    for name, facts in described.items():
+        files = facts["Files"]
+        here = "-" if files == "needs no files" else "no" if files.startswith("not on") else "yes"
+        table.add_row(name, facts["Kind"], facts["Samples"], facts["Paper's split"], here)
+    return table
+
+
+def facts_table(facts: dict[str, str]) -> Table:
+    table = Table(show_header=False, box=None)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for title, text in facts.items():
+        table.add_row(title, escape(text))
+    return table
+
+
 def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
     table = Table(
         title=escape(f"{run}: {facts['samples']} samples of {facts['source']}"), title_justify="left"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.signal import lfilter
 
 from cdknet.radio.ofdm import SAMPLE_RATE, Complex
 
@@ -84,6 +83,8 @@ def phase_noise(x: Complex, rms_deg: float, bandwidth: float, rate: float, norma
     """
     if not rms_deg:
         return x
+    from scipy.signal import lfilter  # a second to import, which reading a recording need not wait for
+
     rho = np.exp(-2 * np.pi * bandwidth / rate)
     drive = normals * np.sqrt(1 - rho**2)
     drive[:, 0] = normals[:, 0]  # stationary from the first sample on

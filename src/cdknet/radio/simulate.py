@@ -29,7 +29,7 @@ from cdknet.radio.impairments import (
 from cdknet.radio.ofdm import RATES, SAMPLE_RATE, Complex, data_symbols, signal_symbol, waveform
 from cdknet.radio.receiver import equalised_samples, receive
 
-VERSION = 1  # of the recipe: any change to what comes out must raise it
+VERSION = 2  # of the recipe: any change to what comes out must raise it
 
 _LEAD, _TRAIL = 40, 40  # silent samples around a frame at 20 MS/s
 _TAPS = 8  # 350 ns, well inside the 800 ns guard

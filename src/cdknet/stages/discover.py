@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdknet.history import History
-from cdknet.hsic import Factor, gaussian_kernel, hsic, normalize_by_degree
+from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized
 from cdknet.networks import Network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.spectral import median_distance, spectral_embedding, subspace_turn
@@ -123,9 +123,9 @@ def discover(
         ):
             if lam < math.inf:  # Eq. (10)
                 z = features(problem.inputs.take(rows[batch], device))
-                K = len(batch) * normalize_by_degree(gaussian_kernel(z, sigma))
-                U_b = math.sqrt(len(rows)) * U[batch].to(device)
-                unsupervised.append(ascend(hsic(K, Factor(U_b))))
+                U_b = Factor(math.sqrt(len(rows)) * U[batch].to(device))
+                value = len(batch) * hsic_normalized(gaussian_kernel(z, sigma), U_b)
+                unsupervised.append(ascend(value))
             if lam > 0:  # Eq. (11)
                 chosen = next(labelled)
                 z = features(problem.inputs.take(old_rows[chosen], device))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -33,8 +34,10 @@ def expand(
 ) -> Expansion:
     """Stage 3, section V.D: more outputs (and units), then cross-entropy on pseudo-labels and old samples.
 
-    A share `replay` of the old samples is shown again. Layers that did not grow learn at `slow_rate` of
-    the learning rate. Not for the strategy `none`, which has no stage 3.
+    Each epoch shows all new samples and a share `replay` of the old ones, drawn afresh: for the cost of one
+    fixed share, old classes are remembered by all of their samples. A small set gets more epochs, for at
+    least `expand_steps` steps. Layers that did not grow learn at `slow_rate` of the learning rate. Not for
+    the strategy `none`, which has no stage 3.
     """
     if options.expansion == "none":
         raise ValueError("Stage 3 needs an expansion strategy. Got 'none'. Leave the stage out instead.")
@@ -47,15 +50,16 @@ def expand(
     optimizer = torch.optim.Adam(groups)
     loop = Loop("expand", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
-    draw = torch.Generator().manual_seed(derive_seed(seed, "replay"))
-    replayed = stratified(problem.old_targets, options.replay, draw)
-    rows = torch.cat([problem.old_rows[replayed], problem.new_rows])
-    targets = torch.cat([problem.old_targets[replayed], n_old + discovery.pseudo_labels])
+    shown = len(problem.new_rows) + len(stratified(problem.old_targets, options.replay, torch.Generator()))
+    limit = max(options.expand_epochs, math.ceil(options.expand_steps / math.ceil(shown / batch_size)))
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
+        replayed = stratified(problem.old_targets, options.replay, generator)
+        rows = torch.cat([problem.old_rows[replayed], problem.new_rows])
+        targets = torch.cat([problem.old_targets[replayed], n_old + discovery.pseudo_labels])
         network.train()
         total, right = 0.0, 0
-        for batch in loop.ticking(batches(len(rows), batch_size, generator), limit=options.expand_epochs):
+        for batch in loop.ticking(batches(len(rows), batch_size, generator), limit=limit):
             logits = network(problem.inputs.take(rows[batch], network.device))
             target = targets[batch].to(network.device)
             loss = nn.functional.cross_entropy(logits, target)
@@ -66,6 +70,6 @@ def expand(
             right += int((logits.argmax(1) == target).sum())
         return {"loss": total / len(rows), "agreement": right / len(rows)}
 
-    loop.run(options.expand_epochs, epoch)
+    loop.run(limit, epoch)
     loop.finish()
     return Expansion(network.eval())

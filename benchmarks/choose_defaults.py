@@ -1,0 +1,119 @@
+"""Choose defaults without a label of a new class: hide some of the *old* digits and discover them.
+
+Of the digits 0-4 of the demonstration's training part, two or three are hidden in turn (20 ways), a fifth of
+every class is held out, and each candidate is fitted. Digits 5-9 and the demonstration's test part are
+never looked at. A finished cell is a line in the results file; running again goes on where it stopped.
+
+    python benchmarks/choose_defaults.py [--results FILE] [--only NAME ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from cdknet import ClassDiscovery, data
+from cdknet.data import OpenWorldProblem, hide_classes
+from cdknet.demo import compare
+
+CANDIDATES: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "stage 1: 50 epochs": {"pretrain_epochs": 50, "early_stopping": False},
+    "stage 1: 10 epochs": {"pretrain_epochs": 10, "early_stopping": False},
+    "stage 1: 3 epochs": {"pretrain_epochs": 3, "early_stopping": False},
+    "stage 1: 1 epoch": {"pretrain_epochs": 1, "early_stopping": False},
+    "lambda 0": {"label_weight": 0.0},
+    "lambda 1": {"label_weight": 1.0},
+    "sigma 0.2": {"sigma_scale": 0.2},
+    "sigma 0.4": {"sigma_scale": 0.4},
+    "sigma 0.6": {"sigma_scale": 0.6},
+    "batch 256": {"discover_batch_size": 256},
+    "batch 512": {"discover_batch_size": 512},
+    "batch 2048": {"discover_batch_size": 2048},
+    "features free": {"normalize_features": False},
+    "replay 0.5": {"replay": 0.5},
+}
+
+
+def folds() -> list[tuple[int, ...]]:
+    """The classes hidden in each fold."""
+    return [h for size in (2, 3) for h in itertools.combinations(range(5), size)]
+
+
+def fold_problem(hidden: tuple[int, ...], seed: int) -> OpenWorldProblem:
+    known = data.load("digits").problem().train
+    labelled = known.y >= 0
+    X, y = known.X[labelled], known.y[labelled]
+    order = np.random.default_rng(seed).permutation(len(X))
+    test, train = order[: len(X) // 5], order[len(X) // 5 :]
+    seen, truth = hide_classes(X[train], y[train], hidden)
+    return OpenWorldProblem(seen, truth, X[test], hide_classes(X[test], y[test], hidden)[1])
+
+
+def run_cell(options: dict[str, Any], hidden: tuple[int, ...], seed: int) -> dict[str, Any]:
+    problem = fold_problem(hidden, seed)
+    start = time.perf_counter()
+    model = ClassDiscovery(n_new_classes=len(hidden), random_state=seed, **options)
+    result = compare(model.fit(problem.train.X, problem.train.y), problem)
+    return {
+        "seconds": round(time.perf_counter() - start, 2),
+        "old_before": result.old_before,
+        "old_after": result.old_after,
+        **{line.method: line.held_out.acc for line in result.lines},
+    }
+
+
+def report(cells: list[dict[str, Any]]) -> None:
+    columns = ["k-means on pixels", "k-means on stage 1", "CD-KNet", "CD-KNet-Exp", "old_before", "old_after"]
+    print(
+        f"{'candidate':20}"
+        + "".join(f"{c.replace('k-means on', 'km'):>14}" for c in columns)
+        + "    worst fold"
+    )
+    for name in CANDIDATES:
+        mine = [cell for cell in cells if cell["candidate"] == name]
+        if mine:
+            means = "".join(f"{np.mean([cell[c] for cell in mine]):14.3f}" for c in columns)
+            print(f"{name:20}{means}{min(cell['CD-KNet-Exp'] for cell in mine):14.3f}  ({len(mine)} folds)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, default=Path("results/choose_defaults.jsonl"))
+    parser.add_argument("--only", nargs="*", choices=list(CANDIDATES), default=list(CANDIDATES))
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    defaults = {
+        k: v for k, v in ClassDiscovery().get_params().items() if isinstance(v, (int, float, str, bool))
+    }
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    lines = arguments.results.read_text().splitlines() if arguments.results.exists() else []
+    cells = [json.loads(line) for line in lines]
+    for name in arguments.only:
+        options = {**defaults, **CANDIDATES[name]}
+        for seed, hidden in enumerate(folds()):
+            key = {"candidate": name, "hidden": list(hidden), "seed": seed, "options": options}
+            if any(all(cell.get(k) == v for k, v in key.items()) for cell in cells):
+                continue
+            cell = {**key, **run_cell(CANDIDATES[name], hidden, seed)}
+            cells.append(cell)
+            with arguments.results.open("a") as file:
+                file.write(json.dumps(cell) + "\n")
+        report([cell for cell in cells if cell["candidate"] == name and cell["options"] == options])
+    print()
+    current = [c for c in cells if c["options"] == {**defaults, **CANDIDATES.get(c["candidate"], {})}]
+    report(current)
+
+
+if __name__ == "__main__":
+    main()

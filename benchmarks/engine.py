@@ -1,0 +1,239 @@
+"""Speed of the engine as ratios against a rival in the same run: HSIC, the U step, stage-1 training.
+
+python benchmarks/engine.py            all three, about ten minutes on two cores
+python benchmarks/engine.py hsic       one of hsic, ustep, training
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, normalize_by_degree
+from cdknet.inputs import Inputs
+from cdknet.networks import build_network
+from cdknet.options import PretrainOptions
+from cdknet.pipeline import keep_freed_memory
+from cdknet.spectral import median_distance, spectral_embedding
+from cdknet.stages import Problem, pretrain
+
+
+def seconds(call: Callable[[], object], repeats: int = 3) -> float:
+    """Median time of a few calls after one to warm up."""
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+# HSIC
+
+
+def hsic_as_written(z: Tensor, sigma: float, F: Tensor) -> Tensor:
+    """tr(K H L H) / (n - 1)² of a degree-normalised Gaussian kernel, with every matrix of the formula."""
+    n = len(z)
+    K = torch.exp(-torch.cdist(z, z).square() / (2 * sigma**2))
+    D = torch.diag(K.sum(dim=1).rsqrt())
+    H = torch.eye(n) - torch.ones(n, n) / n
+    return torch.trace(D @ K @ D @ H @ (F @ F.T) @ H) / (n - 1) ** 2
+
+
+def plain_as_written(z: Tensor, sigma: float, F: Tensor) -> Tensor:
+    """The same without degree normalisation: Eq. (3) alone."""
+    n = len(z)
+    K = torch.exp(-torch.cdist(z, z).square() / (2 * sigma**2))
+    H = torch.eye(n) - torch.ones(n, n) / n
+    return torch.trace(K @ H @ (F @ F.T) @ H) / (n - 1) ** 2
+
+
+def ours(z: Tensor, sigma: float, F: Tensor) -> Tensor:
+    return hsic_normalized(gaussian_kernel(z, sigma), Factor(F))
+
+
+def ours_plain(z: Tensor, sigma: float, F: Tensor) -> Tensor:
+    return hsic(gaussian_kernel(z, sigma), Factor(F))
+
+
+HSIC_ROADS = {
+    "ours": ours,
+    "as written": hsic_as_written,
+    "ours, Eq. (3)": ours_plain,
+    "Eq. (3)": plain_as_written,
+}
+
+
+def hsic_problem(n: int, d: int = 128, m: int = 10) -> tuple[Tensor, float, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    z = nn.functional.normalize(torch.randn(n, d, generator=generator))
+    return z, 0.4 * median_distance(z), torch.linalg.qr(torch.randn(n, m, generator=generator)).Q
+
+
+def forward_and_backward(name: str, n: int) -> Callable[[], Tensor]:
+    z, sigma, F = hsic_problem(n)
+    z.requires_grad_()
+
+    def call() -> Tensor:
+        z.grad = None
+        HSIC_ROADS[name](z, sigma, F).backward()
+        assert z.grad is not None
+        return z.grad
+
+    return call
+
+
+def peak_memory(name: str, n: int) -> int:
+    """Bytes that forward and backward need beyond what was there, in a process of its own (Linux)."""
+    arguments = [sys.executable, __file__, "--peak-of", name, str(n)]
+    return int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout)
+
+
+def _print_peak(name: str, n: int) -> None:
+    forward_and_backward(name, 64)()
+    call = forward_and_backward(name, n)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = _status("VmRSS")
+    call()
+    print(_status("VmHWM") - before)
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line for line in lines if line.startswith(field)).split()[1])
+
+
+def benchmark_hsic() -> None:
+    n = 4096
+    print(f"\nHSIC(f(X), U), forward and backward, N = {n}, d = 128, float32")
+    for mine, rival in (("ours", "as written"), ("ours, Eq. (3)", "Eq. (3)")):
+        gradients = [forward_and_backward(name, 512)() for name in (mine, rival)]
+        torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-9)
+        times = {name: seconds(forward_and_backward(name, n)) for name in (mine, rival)}
+        memory = {name: peak_memory(name, n) / (4 * n * n) for name in (mine, rival)}
+        for name in (mine, rival):
+            print(f"  {name:14} {times[name]:8.3f} s   peak {memory[name]:5.1f} N² floats")
+        print(f"  ratio {times[rival] / times[mine]:.1f} x   (wanted: at least 20 x, below 8 N² floats)")
+
+
+# The U step
+
+
+def ustep_features(n: int, d: int = 128, groups: int = 12) -> Tensor:
+    """Features as stage 2 meets them: overlapping groups on the unit sphere."""
+    generator = torch.Generator().manual_seed(0)
+    centres = torch.randn(groups, d, generator=generator)
+    z = centres[torch.arange(n) % groups] + 1.0 * torch.randn(n, d, generator=generator)
+    return nn.functional.normalize(z)
+
+
+def benchmark_ustep() -> None:
+    r, n = 10, 5000
+    z = ustep_features(n)
+    sigma = 0.4 * median_distance(z)
+    print(f"\nU step, N = {n}, r = {r}, float32")
+
+    def full() -> object:
+        K = normalize_by_degree(gaussian_kernel(z, sigma))
+        centred = K - K.mean(0) - K.mean(1, keepdim=True) + K.mean()
+        return torch.linalg.eigh(centred)
+
+    start = time.perf_counter()
+    reference = full()
+    slow = time.perf_counter() - start
+    fast = seconds(lambda: spectral_embedding(z, r, sigma))
+    U = spectral_embedding(z, r, sigma).vectors
+    V = reference.eigenvectors[:, -r:]  # type: ignore[attr-defined]
+    agreement = float((U.T @ V).square().sum()) / r
+    print(f"  ours {fast:.2f} s, full torch.linalg.eigh {slow:.1f} s, subspace agreement {agreement:.6f}")
+    print(f"  ratio {slow / fast:.1f} x   (wanted: at least 30 x)")
+    print("  growth, r = 10:      N     seconds   memory of the kernel     landmarks instead")
+    for size in (1000, 2000, 5000, 10_000, 20_000):
+        z = ustep_features(size)
+        dense = seconds(lambda z=z: spectral_embedding(z, r, sigma, memory_limit=4e9), repeats=1)
+        marks = seconds(
+            lambda z=z: spectral_embedding(z, r, sigma, memory_limit=12 * len(z) * 1000), repeats=1
+        )
+        landmarks = f"{marks:8.2f} s" if 12 * size * 1000 < 4 * size**2 else "        -"
+        print(f"                  {size:6}  {dense:8.2f} s  {4 * size**2 / 1e9:8.2f} GB       {landmarks}")
+        gc.collect()
+
+
+# Stage 1
+
+
+def bare_loop(network: nn.Module, X: Tensor, y: Tensor, batches: list[Tensor], rate: float) -> None:
+    """What anyone would write in ten lines: float images in memory, the same batches."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=rate)
+    network.train()
+    for batch in batches:
+        loss = nn.functional.cross_entropy(network(X[batch]), y[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def benchmark_training() -> None:
+    n, size, epochs = 6000, 128, 2
+    generator = torch.Generator().manual_seed(0)
+    X = torch.randint(0, 256, (n, 28, 28), generator=generator, dtype=torch.uint8)
+    y = torch.arange(n) % 5
+    print(f"\nStage 1, the MNIST network, {n} images of uint8, batches of {size}, {epochs} epochs")
+    keep_freed_memory()  # for both
+    problem = Problem(Inputs(X.numpy()), torch.arange(n), y, torch.arange(0), 5)
+    options = PretrainOptions(
+        pretrain_epochs=epochs, early_stopping=False, batch_size=size, validation_fraction=1e-9
+    )
+    network = build_network((28, 28), 5)
+    floats = X.float().div(255)
+    times: dict[str, list[float]] = {"ours": [], "bare": []}
+    for _ in range(3):  # by turns, so that a slow moment of the machine hits both
+        start = time.perf_counter()
+        pretrain(network, problem, options)
+        times["ours"].append(time.perf_counter() - start)
+        order = [torch.randperm(n, generator=generator)[5:].split(size) for _ in range(epochs)]
+        start = time.perf_counter()
+        bare_loop(build_network((28, 28), 5), floats, y, [b for e in order for b in e], options.learning_rate)
+        times["bare"].append(time.perf_counter() - start)
+    rates = {name: epochs * n / statistics.median(t) for name, t in times.items()}
+    print(f"  ours {rates['ours']:.0f} images/s, bare PyTorch loop {rates['bare']:.0f} images/s")
+    print(f"  throughput {rates['ours'] / rates['bare']:.3f} of the bare loop's   (wanted: at least 0.95)")
+
+
+PARTS = {"hsic": benchmark_hsic, "ustep": benchmark_ustep, "training": benchmark_training}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"any of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--peak-of", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peak_of:
+        _print_peak(arguments.peak_of[0], int(arguments.peak_of[1]))
+        return
+    names = arguments.parts or list(PARTS)
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        parser.error(f"PART must be one of {', '.join(PARTS)}. Got {unknown[0]}.")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    print(f"{cores} cores, {torch.get_num_threads()} threads, torch {torch.__version__}, {platform.system()}")
+    for name in names:
+        PARTS[name]()
+
+
+if __name__ == "__main__":
+    main()
