@@ -162,13 +162,15 @@ def test_pretraining_learns_the_old_classes():
 
 def test_early_stopping_keeps_the_best_epoch_and_off_keeps_the_last():
     history = History()
-    stopped = first(options={"pretrain_epochs": 200, "patience": 3, "min_gain": 0.02}, history=history)
+    stopped = first(options={"pretrain_epochs": 200, "patience": 3, "enough": 1.0}, history=history)
     accuracies = [row["validation_accuracy"] for row in history]
-    assert len(accuracies) == stopped.best_epoch + 3 < 200
-    best = accuracies[stopped.best_epoch - 1]
-    assert best >= max(accuracies[: stopped.best_epoch - 1], default=-1) + 0.02
-    assert max(accuracies) < best + 0.02
-    assert stopped.validation_accuracy == best
+    assert stopped.validation_accuracy == accuracies[stopped.best_epoch - 1] == max(accuracies)
+    assert len(accuracies) == stopped.best_epoch + 3 or accuracies[-1] == 1
+    assert len(accuracies) < 200
+    history = History()
+    first(options={"pretrain_epochs": 200, "patience": 50, "enough": 0.5}, history=history)
+    accuracies = [row["validation_accuracy"] for row in history]
+    assert accuracies[-1] >= 0.5 > max(accuracies[:-1], default=0)
     history = History()
     fixed = first(options={"pretrain_epochs": 6, "early_stopping": False}, history=history)
     assert (len(history), fixed.best_epoch) == (6, 6)

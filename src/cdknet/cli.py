@@ -475,7 +475,7 @@ def main(argv: list[str] | None = None) -> int:
     except InterruptedRun as interrupt:
         _complain(f"Interrupted. {interrupt}")
         return 130
-    except (ValueError, OSError, TypeError, FloatingPointError, MemoryError) as error:
+    except (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ImportError) as error:
         _complain(str(error) or type(error).__name__)
         return 2
     except Exception as error:  # what the command-line parser raises: Ctrl-C, or a usage error

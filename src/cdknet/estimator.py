@@ -33,6 +33,7 @@ from cdknet.pipeline import Blueprint, Fitted, Model, run_stages
 from cdknet.runs import FolderCheckpoint, Run, fingerprint, read_run, write_run
 from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem
+from cdknet.views import Views
 
 
 class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
@@ -86,7 +87,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         pretrain_epochs: int = PretrainOptions.pretrain_epochs,
         early_stopping: bool = PretrainOptions.early_stopping,
         patience: int = PretrainOptions.patience,
-        min_gain: float = PretrainOptions.min_gain,
+        enough: float = PretrainOptions.enough,
         validation_fraction: float = PretrainOptions.validation_fraction,
         learning_rate: float = PretrainOptions.learning_rate,
         batch_size: int = PretrainOptions.batch_size,
@@ -96,6 +97,13 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         discover_learning_rate: float | None = DiscoverOptions.discover_learning_rate,
         subsample: float = DiscoverOptions.subsample,
         min_subsample: int = DiscoverOptions.min_subsample,
+        view_weight: float = DiscoverOptions.view_weight,
+        collapse_weight: float = DiscoverOptions.collapse_weight,
+        views: str | Views = DiscoverOptions.views,
+        view_steps: int = DiscoverOptions.view_steps,
+        view_batch_size: int = DiscoverOptions.view_batch_size,
+        kernel: str = DiscoverOptions.kernel,
+        neighbors: int = DiscoverOptions.neighbors,
         sigma_scale: float = DiscoverOptions.sigma_scale,
         normalize_features: bool = DiscoverOptions.normalize_features,
         turn_tolerance: float = DiscoverOptions.turn_tolerance,
@@ -121,7 +129,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.pretrain_epochs = pretrain_epochs
         self.early_stopping = early_stopping
         self.patience = patience
-        self.min_gain = min_gain
+        self.enough = enough
         self.validation_fraction = validation_fraction
         self.learning_rate = learning_rate
         self.batch_size = batch_size
@@ -131,6 +139,13 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.discover_learning_rate = discover_learning_rate
         self.subsample = subsample
         self.min_subsample = min_subsample
+        self.view_weight = view_weight
+        self.collapse_weight = collapse_weight
+        self.views = views
+        self.view_steps = view_steps
+        self.view_batch_size = view_batch_size
+        self.kernel = kernel
+        self.neighbors = neighbors
         self.sigma_scale = sigma_scale
         self.normalize_features = normalize_features
         self.turn_tolerance = turn_tolerance
@@ -172,6 +187,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 params,
                 encoder=self.encoder,
                 clusterer=self.clusterer,
+                views=self.views if callable(self.views) else None,
                 device=_device_of(self.device),
                 seed=seed,
                 history=history,
@@ -214,6 +230,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _checked_params(self) -> dict[str, Any]:
         params: dict[str, Any] = self.get_params(deep=False)
+        if callable(self.views):
+            params["views"] = "auto"  # an option's value; the function itself goes its own way
         for options in ALL_OPTIONS:
             options.pick(params)
         if self.n_new_classes is None:

@@ -92,6 +92,18 @@ def hsic_normalized(K: Tensor, F: Factor) -> Tensor:
     return (K @ G * G).sum() / (n - 1) ** 2
 
 
+def identity_dependence(K: Tensor) -> Tensor:
+    """mean K(two views of one sample) - mean K: HSIC of features with the sample's identity (SSL-HSIC).
+
+    K is (2n, 2n), the first n rows one view of n samples, the last n another. Up to a factor, Eq. (3) with
+    one-hot identities for Q and pairs of a view with itself left out (Li et al. 2021).
+    """
+    n = len(K) // 2
+    if K.ndim != 2 or K.shape != (2 * n, 2 * n) or n < 1:
+        raise ValueError(f"K must be (2n, 2n), two views of n samples. Got shape {tuple(K.shape)}.")
+    return K[:n, n:].diagonal().mean() - K.mean()
+
+
 def hsic_unbiased(K: Tensor, L: Tensor | Factor) -> Tensor:
     """The unbiased estimator of HSIC by Song et al. (2012). May be negative: never take its root.
 

@@ -115,12 +115,13 @@ class PretrainOptions(Options):
     early_stopping: bool = option(
         True, "stage 1: stop when held-out old samples stop getting better; off: run every epoch"
     )
-    patience: int = option(2, "stage 1: epochs without a gain before stopping", least=1)
-    min_gain: float = option(
-        0.01,
-        "stage 1: held-out accuracy that counts as a gain; more training makes features blind to new",
-        least=0,
+    enough: float = option(
+        0.8,
+        "stage 1: held-out accuracy at which to stop; features trained longer see new classes less well",
+        above=0,
+        most=1,
     )
+    patience: int = option(5, "stage 1: epochs without a better held-out accuracy before stopping", least=1)
     validation_fraction: float = option(
         0.1, "stage 1: share of the old samples held out for early stopping", above=0, most=0.5
     )
@@ -145,6 +146,27 @@ class DiscoverOptions(Options):
         0.05, "stage 2: share of the old and of the new samples that the kernel is built on", above=0, most=1
     )
     min_subsample: int = option(1000, "stage 2: but at least this many of each, or all there are", least=0)
+    view_weight: float = option(
+        1.0,
+        "stage 2: mu, weight of what stays the same across views of a sample; 0: the paper's method",
+        least=0,
+    )
+    collapse_weight: float = option(
+        1.0, "stage 2: gamma, how much views push features apart that crowd together", least=0
+    )
+    views: str = option(
+        "auto",
+        "stage 2: how a view differs from the sample; auto picks by the shape of a sample",
+        choices=("auto", "grey", "colour", "radio", "vectors"),
+    )
+    view_steps: int = option(300, "stage 2: steps on views alone, before U enters", least=0)
+    view_batch_size: int = option(512, "stage 2: samples a step on views", least=4)
+    kernel: str = option(
+        "gaussian",
+        "stage 2: kernel whose eigenvectors are U; the paper's dense one, or a graph of near neighbours",
+        choices=("gaussian", "neighbors"),
+    )
+    neighbors: int = option(15, "stage 2: neighbours of a sample where a graph of them is used", least=1)
     sigma_scale: float = option(
         0.3, "stage 2: width of the Gaussian kernel, in median distances between features", above=0
     )

@@ -17,6 +17,7 @@ from cdknet.options import DiscoverOptions, ExpandOptions, NetworkOptions, Pretr
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
 from cdknet.stages.discover import Clusterer, class_means
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
+from cdknet.views import Views
 
 
 class Blueprint(NamedTuple):
@@ -84,6 +85,7 @@ def run_stages(
     *,
     encoder: nn.Module | None = None,
     clusterer: Clusterer | None = None,
+    views: Views | None = None,
     device: torch.device,
     seed: int,
     history: History,
@@ -132,6 +134,7 @@ def run_stages(
         second,
         learning_rate=rate,
         clusterer=clusterer,
+        views=views,
         seed=seed,
         history=history,
         checkpoint=checkpoint,

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.sparse import coo_array, diags_array
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
@@ -66,31 +68,41 @@ def leading_eigenpairs(
 
 
 def _arpack(M: Tensor, r: int, centered: bool) -> tuple[Tensor, Tensor]:
-    n = len(M)
+    """Leading eigenpairs, ascending, by products with M only."""
 
     def product(x: np.ndarray) -> np.ndarray:
-        v = torch.as_tensor(np.ascontiguousarray(x).reshape(n), dtype=M.dtype, device=M.device)
+        v = torch.as_tensor(x, dtype=M.dtype, device=M.device)
         if not centered:
             return (M @ v).cpu().numpy()
         out = M @ (v - v.mean())
         return (out - out.mean()).cpu().numpy()
 
     single = M.dtype == torch.float32
-    operator = LinearOperator((n, n), matvec=product, dtype=np.dtype(np.float32 if single else np.float64))
-    start = np.random.default_rng(0).standard_normal(n)  # fixed: the same matrix gives the same bits
-    ncv, tolerance = max(2 * r + 1, 20), 1e-4 if single else 1e-10
-    for basis in (ncv, 4 * ncv):
-        try:
-            values, vectors = eigsh(operator, k=r, which="LA", v0=start, ncv=min(n, basis), tol=tolerance)
-            break
-        except ArpackNoConvergence:
-            continue
-    else:  # the matrix is hard: pay for the exact answer rather than return a wrong one
+    try:
+        values, vectors = _leading(product, len(M), r, 1e-4 if single else 1e-10, single)
+    except ArpackNoConvergence:  # the matrix is hard: pay for the exact answer
         full = torch.linalg.eigh(center(M) if centered else M)
         return full.eigenvalues[-r:], full.eigenvectors[:, -r:]
+    return torch.from_numpy(values).to(M), torch.from_numpy(vectors).to(M)
+
+
+def _leading(
+    product: Callable[[np.ndarray], np.ndarray], n: int, r: int, tolerance: float, single: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """The r largest eigenpairs, ascending, of a symmetric operator: ARPACK, patiently."""
+
+    def matvec(x: np.ndarray) -> np.ndarray:
+        return product(np.ascontiguousarray(x).reshape(n))
+
+    operator = LinearOperator((n, n), matvec=matvec, dtype=np.dtype(np.float32 if single else np.float64))
+    start = np.random.default_rng(0).standard_normal(n)  # fixed: the same matrix gives the same bits
+    ncv = min(n, max(2 * r + 1, 20))
+    try:
+        values, vectors = eigsh(operator, k=r, which="LA", v0=start, ncv=ncv, tol=tolerance)
+    except ArpackNoConvergence:
+        values, vectors = eigsh(operator, k=r, which="LA", v0=start, ncv=min(n, 4 * ncv), tol=tolerance)
     order = np.argsort(values)
-    pairs = (torch.from_numpy(values[order]), torch.from_numpy(vectors[:, order].copy()))
-    return pairs[0].to(M), pairs[1].to(M)
+    return values[order], vectors[:, order].copy()
 
 
 def spectral_embedding(
@@ -150,6 +162,56 @@ def nystrom_embedding(z: Tensor, r: int, sigma: float, *, landmarks: int, seed: 
             )
         values, vectors = values[-r:].flip(0), vectors[:, -r:].flip(1)
         return Eigenpairs(values, _fix_signs(F @ (vectors * values.rsqrt())))
+
+
+def nearest_neighbors(z: Tensor, k: int, *, among: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Distances and rows, each (n, k), of the k rows of `among` nearest to each row of z.
+
+    Without `among`, of the other rows of z: a row is not its own neighbour. In chunks: O(n) memory.
+    """
+    others = z if among is None else among
+    if not 1 <= k <= len(others) - (among is None):
+        raise ValueError(f"k must lie in [1, {len(others) - (among is None)}]. Got {k}.")
+    near, rows = [], []
+    for start in range(0, len(z), 2048):
+        distances = torch.cdist(z[start : start + 2048], others)
+        if among is None:
+            own = torch.arange(len(distances), device=z.device)
+            distances[own, start + own] = torch.inf
+        found = distances.topk(k, dim=1, largest=False)
+        near.append(found.values)
+        rows.append(found.indices)
+    return torch.cat(near), torch.cat(rows)
+
+
+def neighbor_embedding(z: Tensor, r: int, *, neighbors: int = 15) -> Eigenpairs:
+    """The top r eigenvectors of H D^-½ W D^-½ H, W a locally scaled graph of nearest neighbours.
+
+    W_ij = exp(-‖z_i - z_j‖² / σ_i σ_j) where j is among the `neighbors` nearest of i or i of j, else 0; σ_i
+    is the distance to the middle one of i's neighbours (Zelnik-Manor and Perona 2004). The same U step as
+    `spectral_embedding`, for a kernel that keeps to the neighbourhood; O(n) memory.
+    """
+    n = len(z)
+    k = min(neighbors, n - 1)
+    if not 1 <= r < n:
+        raise ValueError(f"r must lie in [1, {n - 1}], below the number of samples. Got {r}.")
+    with torch.no_grad():
+        near, rows = nearest_neighbors(z.double(), k)
+        scale = near[:, (k - 1) // 2].clamp_min(1e-12)
+        weights = torch.exp(-near.square() / (scale[:, None] * scale[rows]))
+    i = np.repeat(np.arange(n), k)
+    W = coo_array((weights.cpu().numpy().ravel(), (i, rows.cpu().numpy().ravel())), shape=(n, n)).tocsr()
+    W = W.maximum(W.T)
+    inverse_root = 1 / np.sqrt(np.maximum(W.sum(axis=1), 1e-300))
+    W = (diags_array(inverse_root) @ W @ diags_array(inverse_root)).tocsr()
+    values, vectors = _leading(lambda x: _center(W @ _center(x)), n, r, 1e-7)
+    pairs = torch.from_numpy(values), torch.from_numpy(vectors)
+    return Eigenpairs(pairs[0].flip(0).to(z), _fix_signs(pairs[1].flip(1).to(z)))
+
+
+def _center(x: np.ndarray) -> np.ndarray:
+    centred: np.ndarray = x - x.mean()
+    return centred
 
 
 def subspace_turn(U: Tensor, V: Tensor) -> float:

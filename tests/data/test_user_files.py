@@ -260,6 +260,42 @@ def test_npy_headers_that_lie_are_refused(shape, tmp_path):
     refused(tmp_path / "a.npz", "a.npz")
 
 
+@pytest.mark.parametrize("length", [0, 1, 9, 20_000, 65_535])
+def test_npy_headers_of_impossible_length_are_refused(length, tmp_path):
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + bytes(70_000))
+    refused(path, "header must be 10 to 16384 bytes")
+
+
+@pytest.mark.parametrize("rows", [4, 6, 9])
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_npz_member_whose_header_and_size_disagree_is_refused(rows, packing, tmp_path):
+    """A mapped array must neither stop short nor run into the next member."""
+    np.save(tmp_path / "x.npy", np.ones((5, 5)))
+    lying = (tmp_path / "x.npy").read_bytes().replace(b"(5, 5)", b"(%d, 5)" % rows)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", packing) as archive:
+        archive.writestr("X.npy", lying)
+        archive.writestr("padding.npy", bytes(1000))
+    refused(tmp_path / "a.npz", rf"header promises {rows * 40} bytes .* the archive has 200")
+
+
+def test_a_packed_member_with_a_wrong_checksum_is_refused(tmp_path):
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, X=np.eye(5))
+    with zipfile.ZipFile(path) as archive:
+        checksum = archive.infolist()[0].CRC.to_bytes(4, "little")
+    content = path.read_bytes()
+    assert content.count(checksum) >= 1
+    path.write_bytes(content.replace(checksum, bytes(4)))
+    refused(path, "not a sound .npz file.*CRC")
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (0,), (4, 4, 0)])
+def test_idx_files_without_values_are_refused(shape, tmp_path):
+    (tmp_path / "a.idx").write_bytes(idx_bytes(np.zeros(shape, np.uint8)))
+    refused(tmp_path / "a.idx", "at least one value. Got the sides")
+
+
 def test_npz_member_names_do_not_touch_the_disk(tmp_path):
     inner = tmp_path / "x.npy"
     np.save(inner, np.eye(3))

@@ -1,6 +1,7 @@
 """wifi-csi-30: features, split by time, and the file's checks."""
 
 import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,18 @@ def test_a_wrong_file_is_refused_by_name(tmp_path, changes, says):
     with pytest.raises(ValueError, match=says) as caught:
         load_wifi_csi_30(path)
     assert str(path) in str(caught.value)
+
+
+def test_a_header_that_asks_for_more_than_the_file_holds_is_refused(tmp_path):
+    path = small_file(tmp_path / "f.npz")
+    with zipfile.ZipFile(path) as archive:
+        members = {n: archive.read(n) for n in archive.namelist()}
+    lie = members["csi.npy"].replace(b"(1200, 2, 3, 30)", b"(9" + b"0" * 9 + b",2,3,30)"[: 14 - 9 + 3])
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in (members | {"csi.npy": lie}).items():
+            archive.writestr(name, content)
+    with pytest.raises(ValueError, match="Fetch it again"):
+        load_wifi_csi_30(path)
 
 
 @given(st.data())

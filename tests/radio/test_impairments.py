@@ -229,6 +229,29 @@ def test_keeping_the_carrier_offset_only_turns_the_samples():
     np.testing.assert_allclose(turn, 2 * np.pi * 10e-6 * CARRIER / ofdm.SAMPLE_RATE, rtol=1e-3)
 
 
+def noisy(n: int, snr_db: float):
+    """A perfect device through a perfect channel with noise, received; its start is known to 100 samples."""
+    x = ofdm.waveform(symbols(n=n, m=1), lead=40, trail=140)
+    normals = np.random.default_rng(5).standard_normal((*x.shape, 2))
+    return receive(im.thermal_noise(x, np.full(n, snr_db), normals), 2, search=100, lead=40)
+
+
+def test_the_carrier_is_measured_as_well_as_the_long_training_field_allows():
+    """A phase over a lag of 64 from 64 pairs of samples: σ = rate / (2π 64) sqrt(1 / (64 SNR))."""
+    snr = 100.0
+    bound = ofdm.SAMPLE_RATE / (2 * np.pi * 64) * np.sqrt(1 / (64 * snr))
+    assert noisy(400, 20.0).carrier_hz.std() == pytest.approx(bound, rel=0.15)
+
+
+def test_the_channel_estimate_averages_both_bodies_of_the_long_training_field():
+    """Its error has half the noise of one body: 52 / 64 of the power falls on the used subcarriers."""
+    channel = noisy(400, 20.0).channel[:, ofdm.USED]
+    channel = channel / np.exp(1j * np.angle(channel.mean(axis=0)))  # the early cut
+    channel = channel / np.exp(1j * np.angle(channel.mean(axis=1, keepdims=True)))  # the carrier's residue
+    error = np.mean(np.abs(channel - 1) ** 2)
+    assert error == pytest.approx(0.01 * 52 / 64 / 2, rel=0.15)
+
+
 def test_a_signal_too_short_for_its_symbols_is_refused():
     with pytest.raises(ValueError, match="must have 568 samples"):
         receive(np.zeros((1, 100), complex), 3, search=8)

@@ -11,6 +11,7 @@ from cdknet.radio import impairments as im
 from cdknet.radio import ofdm
 from cdknet.radio.receiver import receive
 from cdknet.radio.simulate import (
+    VERSION,
     Simulation,
     draw_device,
     equalised_slices,
@@ -66,10 +67,12 @@ def test_no_transmission_is_in_both_parts_or_twice(small):
     assert len(np.unique(rows.reshape(len(rows), -1), axis=0)) == len(rows)
 
 
-def test_payloads_noise_and_channels_of_any_two_transmissions_are_unrelated():
-    """Also of the same number of two devices: a stream shared by mistake would show as correlation."""
-    iq = [make_transmissions(SMALL, d, np.arange(8)).iq[:, 480:760] for d in (0, 1)]
-    x = np.concatenate(iq)
+def test_no_two_transmissions_share_a_stream():
+    """Also not the same number of two devices: their payloads, lengths and SNRs would agree."""
+    made = [make_transmissions(SMALL, d, np.arange(8)) for d in (0, 1)]
+    assert len(np.unique(np.concatenate([m.snr_db for m in made]))) == 16
+    assert len(np.unique(np.concatenate([m.length for m in made]))) > 12
+    x = np.concatenate([m.iq[:, 480:760] for m in made])
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     alike = np.abs(x @ x.conj().T) - np.eye(len(x))
     assert alike.max() < 0.5
@@ -112,7 +115,7 @@ def test_the_cache_gives_the_same_bits_memory_mapped(tmp_path, small, monkeypatc
             assert isinstance(second[key], np.memmap)
         else:
             assert second[key] == value
-    assert [p.name for p in tmp_path.iterdir()] == [f"rf-50-sim-v1-{SMALL.digest}"]  # no scratch left
+    assert [p.name for p in tmp_path.iterdir()] == [f"rf-50-sim-v{VERSION}-{SMALL.digest}"]  # no scratch left
 
 
 def test_the_cache_is_tied_to_every_parameter(tmp_path):

@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdknet.history import History
-from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized
+from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, identity_dependence
 from cdknet.networks import Network, embed, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.spectral import median_distance, spectral_embedding, subspace_turn
+from cdknet.spectral import median_distance, neighbor_embedding, spectral_embedding, subspace_turn
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
+from cdknet.views import VIEWS, Views, choose_views
+
+VIEW_SIGMA = 0.5  # width of the kernel between views, on the unit sphere
 
 
 class FitsAndPredicts(Protocol):
@@ -48,6 +51,7 @@ def discover(
     *,
     learning_rate: float = 0.001,
     clusterer: Clusterer | None = None,
+    views: Views | None = None,
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
@@ -60,6 +64,12 @@ def discover(
     while the network rests. X is a subsample of old and new rows. `learning_rate` holds where the options
     set none of their own.
 
+    With `view_weight` mu > 0 the objective has a third target, the identity of a sample across its views,
+
+    ... + mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))],
+
+    which is learned alone first (`learn_views`). mu = 0 is the paper's method.
+
     The first kernel is degree-normalised, Eqs. (5)-(6), the second is not (sections III.A-B). K̃ is taken
     times the batch size and U times the root of its length, so that both terms are of order 1 whatever
     the batch and λ keeps its meaning; with UᵀU = I to the letter the first would shrink as 1/n².
@@ -67,12 +77,14 @@ def discover(
     m_u = options.n_new_classes
     if m_u is None:
         raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
-    network = copy.deepcopy(network)
-    optimizer = torch.optim.Adam(
-        [weight for weight in network.parameters() if weight.requires_grad],
-        lr=options.discover_learning_rate or learning_rate,
-        maximize=True,
-    )
+    rate = options.discover_learning_rate or learning_rate
+    if options.view_weight > 0 and options.view_steps > 0:
+        network = learn_views(
+            network, problem, options, rate, views=views, seed=seed, history=history, checkpoint=checkpoint
+        )
+    else:
+        network = copy.deepcopy(network)
+    optimizer = torch.optim.Adam(_trainable(network), lr=rate, maximize=True)
     loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
@@ -87,7 +99,8 @@ def discover(
             f"Stage 2 needs more samples than classes, old and new together ({r}). Got {len(rows)}. "
             "Raise subsample or min_subsample."
         )
-    lam = options.label_weight
+    lam, mu = options.label_weight, options.view_weight
+    view = _view_function(options, views, problem.inputs.sample_shape)
     device = network.device
 
     def features(x: Tensor) -> Tensor:
@@ -103,20 +116,17 @@ def discover(
             raise FloatingPointError(
                 f"Stage discover, epoch {loop.epoch + 1}: {collapsed} Lower discover_learning_rate."
             ) from None
+        if options.kernel == "neighbors":
+            return neighbor_embedding(z, r, neighbors=options.neighbors).vectors, sigma
         limit = options.memory_limit * 1e9
         return spectral_embedding(z, r, sigma, memory_limit=limit, seed=seed).vectors, sigma
-
-    def ascend(objective: Tensor) -> float:
-        optimizer.zero_grad()
-        objective.backward()
-        optimizer.step()
-        return float(objective.detach())
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
         U, sigma = loop.tensors["U"], float(loop.facts["sigma"])
         network.train()
-        unsupervised, supervised = [], []
+        values: dict[str, list[float]] = {"hsic_U": [], "hsic_Y": [], "views": []}
         labelled = _forever(len(old_rows), options.discover_batch_size, generator)
+        seen = _forever(len(problem.inputs), options.view_batch_size, generator)
         # Alg. 1: one epoch of ascent on theta, Eqs. (10) and (11) alternately.
         for batch in loop.ticking(
             batches(len(rows), options.discover_batch_size, generator), limit=options.discover_epochs
@@ -125,21 +135,21 @@ def discover(
                 z = features(problem.inputs.take(rows[batch], device))
                 U_b = Factor(math.sqrt(len(rows)) * U[batch].to(device))
                 value = len(batch) * hsic_normalized(gaussian_kernel(z, sigma), U_b)
-                unsupervised.append(ascend(value))
+                values["hsic_U"].append(_ascend(optimizer, value))
             if lam > 0:  # Eq. (11)
                 chosen = next(labelled)
                 z = features(problem.inputs.take(old_rows[chosen], device))
-                objective = hsic(gaussian_kernel(z, sigma), Factor(Y[chosen].to(device)))
-                supervised.append(ascend(objective * (lam if lam < math.inf else 1.0)))
+                value = hsic(gaussian_kernel(z, sigma), Factor(Y[chosen].to(device)))
+                values["hsic_Y"].append(_ascend(optimizer, value, lam if lam < math.inf else 1.0))
+            if mu > 0:  # the third term
+                x = problem.inputs.take(next(seen), device)
+                value = view_objective(network, x, view, options.collapse_weight, generator)
+                values["views"].append(_ascend(optimizer, value, mu))
         # Alg. 1: update U by eigendecomposition, Eq. (14).
         loop.tensors["U"], loop.facts["sigma"] = spectral_step()
         turn = subspace_turn(U, loop.tensors["U"])
-        row: dict[str, Any] = {"sigma": loop.facts["sigma"], "turn": turn}
-        if unsupervised:
-            row["hsic_U"] = float(np.mean(unsupervised))
-        if supervised:
-            row["hsic_Y"] = float(np.mean(supervised)) / (lam if lam < math.inf else 1.0)
-        return row | {"stop": turn < options.turn_tolerance}
+        means = {name: float(np.mean(v)) for name, v in values.items() if v}
+        return {"sigma": loop.facts["sigma"], "turn": turn, **means, "stop": turn < options.turn_tolerance}
 
     if loop.epoch == 0:  # Alg. 1: initialise U by spectral embedding of f(X).
         loop.tensors["U"], loop.facts["sigma"] = spectral_step()
@@ -155,6 +165,68 @@ def discover(
     return Discovery(
         network.eval(), kept["pseudo_labels"], kept["centers"], kept["U"], rows, float(loop.facts["sigma"])
     )
+
+
+def learn_views(
+    network: Network,
+    problem: Problem,
+    options: DiscoverOptions,
+    learning_rate: float,
+    *,
+    views: Views | None = None,
+    seed: int = 0,
+    history: History | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Network:
+    """The start of stage 2: features that know a sample by any of its views. A new network.
+
+    Pretrained features see old classes and little else. This makes them see what there is in the unlabelled
+    samples before U is made from them. Over all samples, labelled or not, for at least `view_steps` steps.
+    """
+    network = copy.deepcopy(network)
+    optimizer = torch.optim.Adam(_trainable(network), lr=learning_rate, maximize=True)
+    loop = Loop("views", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+    view = _view_function(options, views, problem.inputs.sample_shape)
+    n = len(problem.inputs)
+    limit = math.ceil(options.view_steps / math.ceil(n / options.view_batch_size))
+
+    def epoch(generator: torch.Generator) -> dict[str, Any]:
+        network.train()
+        values = []
+        for batch in loop.ticking(batches(n, options.view_batch_size, generator), limit=limit):
+            x = problem.inputs.take(batch, network.device)
+            value = view_objective(network, x, view, options.collapse_weight, generator)
+            values.append(_ascend(optimizer, value))
+        return {"views": float(np.mean(values))}
+
+    loop.run(limit, epoch)
+    loop.finish()
+    return network
+
+
+def view_objective(
+    network: Network, x: Tensor, view: Views, collapse_weight: float, generator: torch.Generator
+) -> Tensor:
+    """HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z)) of two views of x, Z on the unit sphere (SSL-HSIC)."""
+    seen = torch.cat([view(x, generator), view(x, generator)])
+    K = gaussian_kernel(unit_length(network.features(seen)), VIEW_SIGMA)
+    return identity_dependence(K) - collapse_weight * hsic(K, K).sqrt()
+
+
+def _view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:
+    return own or VIEWS[choose_views(shape) if options.views == "auto" else options.views]
+
+
+def _trainable(network: Network) -> list[nn.Parameter]:
+    return [weight for weight in network.parameters() if weight.requires_grad]
+
+
+def _ascend(optimizer: torch.optim.Optimizer, value: Tensor, weight: float = 1.0) -> float:
+    """One step up `weight` x `value`; the value."""
+    optimizer.zero_grad()
+    (weight * value).backward()
+    optimizer.step()
+    return float(value.detach())
 
 
 def _subsample(available: int, options: DiscoverOptions, generator: torch.Generator) -> Tensor:

@@ -33,10 +33,10 @@ def pretrain(
 ) -> Pretraining:
     """Stage 1, section V.B: cross-entropy on the old classes, by Adam.
 
-    A share of each old class is held out. Training stops when the accuracy on it no longer gains `min_gain`
-    in `patience` epochs, and the weights of the last gain are kept: these features are a start for stage 2,
-    and the longer they are trained on old classes, the less they tell new ones apart. Without
-    `early_stopping` every epoch is run, as in the paper, and the last weights are kept.
+    A share of each old class is held out. Training stops when the accuracy on it is `enough`, or has not
+    risen for `patience` epochs; the best epoch's weights are kept. These features are a start for stage 2:
+    the longer they are trained on old classes, the less they tell new ones apart. Without `early_stopping`
+    every epoch is run, as in the paper, and the last weights are kept.
     """
     network = copy.deepcopy(network)
     optimizer = torch.optim.Adam(
@@ -86,8 +86,9 @@ def pretrain(
 
 
 def _remember_best(loop: Loop, accuracy: float, options: PretrainOptions) -> bool:
-    """Keep the weights if this epoch gained enough on the best before it; whether patience is at an end."""
-    if accuracy >= loop.facts.get("best_accuracy", -1.0) + max(options.min_gain, 1e-9):
+    """Keep the weights if this epoch is the best so far; whether it is good enough, or patience at an end."""
+    if accuracy > loop.facts.get("best_accuracy", -1.0):
         loop.facts |= {"best_accuracy": accuracy, "best_epoch": loop.epoch + 1}
         loop.tensors = {f"best.{name}": t.detach().clone() for name, t in loop.network.state_dict().items()}
-    return loop.epoch + 1 - int(loop.facts.get("best_epoch", 0)) >= options.patience
+    waited = loop.epoch + 1 - int(loop.facts.get("best_epoch", 0))
+    return accuracy >= options.enough or waited >= options.patience

@@ -1,0 +1,97 @@
+"""Views: the same sample seen a little differently. What stays the same across views is what it is.
+
+Each function takes a float batch (n, ...) and a generator and gives a batch of the same shape. `choose_views`
+says which one `auto` means for a kind of sample; a user may pass a function of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from cdknet.networks import is_iq
+
+Views = Callable[[Tensor, torch.Generator], Tensor]
+
+
+def _spread(n: int, most: float, generator: torch.Generator) -> Tensor:
+    """n numbers evenly spread over [-most, most]."""
+    return (2 * torch.rand(n, generator=generator) - 1) * most
+
+
+def _warp(
+    x: Tensor, generator: torch.Generator, *, turn: float, zoom: float, shear: float, shift: float
+) -> Tensor:
+    """A random affine map a picture: `turn` in degrees, the others as shares. (n, c, h, w)."""
+    n = len(x)
+    angle, scale = _spread(n, math.radians(turn), generator), 1 + _spread(n, zoom, generator)
+    cosine, sine = torch.cos(angle) / scale, torch.sin(angle) / scale
+    across, down = _spread(n, shift, generator), _spread(n, shift, generator)
+    rows = [cosine, _spread(n, shear, generator) - sine, across, sine, cosine, down]
+    matrix = torch.stack(rows, dim=1).reshape(n, 2, 3).to(x)
+    grid = nn.functional.affine_grid(matrix, list(x.shape), align_corners=False)
+    low = x.amin()  # what lies outside the picture is as dark as its darkest pixel
+    return nn.functional.grid_sample(x - low, grid, align_corners=False) + low
+
+
+def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Turned, zoomed, sheared and shifted a little; brighter or darker. (n, h, w) or (n, c, h, w)."""
+    pictures = x if x.ndim == 4 else x.unsqueeze(1)
+    pictures = _warp(pictures, generator, turn=15, zoom=0.15, shear=0.15, shift=0.2)
+    pictures = pictures * torch.exp(_spread(len(x), 0.3, generator)).to(x).view(-1, 1, 1, 1)
+    return pictures if x.ndim == 4 else pictures.squeeze(1)
+
+
+def colour_views(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Zoomed and shifted, mirrored or not, colours and contrast changed. (n, c, h, w)."""
+    n, channels = x.shape[:2]
+    x = _warp(x, generator, turn=5, zoom=0.3, shear=0.05, shift=0.2)
+    mirrored = (torch.rand(n, generator=generator) < 0.5).to(x.device).view(-1, 1, 1, 1)
+    x = torch.where(mirrored, x.flip(-1), x)
+    gain = torch.exp(_spread(n, 0.4, generator)).view(-1, 1) * torch.exp(
+        _spread(n * channels, 0.2, generator).view(n, channels)
+    )
+    mean = x.mean(dim=(1, 2, 3), keepdim=True)
+    return mean + (x - mean) * gain.to(x).view(n, channels, 1, 1)
+
+
+def radio_views(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Turned in phase, shifted in time, a little louder, with noise. I/Q, (n, 2, length)."""
+    n, _, length = x.shape
+    angle = _spread(n, math.pi, generator).to(x)
+    cosine, sine = torch.cos(angle)[:, None], torch.sin(angle)[:, None]
+    i, q = x[:, 0], x[:, 1]
+    x = torch.stack([cosine * i - sine * q, sine * i + cosine * q], dim=1)
+    offsets = torch.randint(0, max(2, length // 20), (n, 1), generator=generator).to(x.device)
+    at = (torch.arange(length, device=x.device) + offsets) % length
+    x = x.gather(2, at[:, None].expand(-1, 2, -1))
+    noise = torch.randn(x.shape, generator=generator).to(x) * x.std(dim=(1, 2), keepdim=True)
+    return x * torch.exp(_spread(n, 0.1, generator)).to(x).view(-1, 1, 1) + 0.05 * noise
+
+
+def vector_views(x: Tensor, generator: torch.Generator) -> Tensor:
+    """A fifth of the features replaced by another sample's, and noise a tenth of each feature's spread."""
+    other = x[torch.randperm(len(x), generator=generator).to(x.device)]
+    kept = (torch.rand(x.shape, generator=generator) > 0.2).to(x.device)
+    noise = torch.randn(x.shape, generator=generator).to(x) * x.std(dim=0, correction=0)
+    return torch.where(kept, x, other) + 0.1 * noise
+
+
+VIEWS: dict[str, Views] = {
+    "grey": grey_views,
+    "colour": colour_views,
+    "radio": radio_views,
+    "vectors": vector_views,
+}
+
+
+def choose_views(shape: tuple[int, ...]) -> str:
+    """The views that `auto` means for samples of this shape."""
+    if is_iq(shape):
+        return "radio"
+    if len(shape) == 3:
+        return "colour" if shape[0] >= 3 else "grey"
+    return "grey" if len(shape) == 2 and min(shape) >= 6 else "vectors"
