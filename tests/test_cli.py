@@ -18,7 +18,7 @@ from cdknet.cli import main
 from contracts import blob_problem
 
 X, Y, TRUTH = blob_problem(n=150)
-FEW = ["--pretrain-epochs", "3", "--discover-epochs", "3", "--expand-steps", "9"]
+FEW = ["--pretrain-epochs", "3", "--discover-epochs", "3", "--expand-steps", "9", "--view-steps", "5"]
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli")
     np.savez(folder / "data.npz", X=X, y=Y)
     out = folder / "run"
-    assert main(["discover", str(folder / "data.npz"), "--new-classes", "2", "--out", str(out)]) == 0
+    assert main(["discover", str(folder / "data.npz"), "--new-classes", "2", "--out", str(out), *FEW]) == 0
     return out
 
 
@@ -169,7 +169,7 @@ def test_help_imports_nothing_heavy():
 
 def arguments(npz: Path, out: Path) -> list[str]:
     epochs = ["--pretrain-epochs", "40", "--discover-epochs", "25", "--expand-epochs", "40"]
-    on = ["--no-early-stopping", "--turn-tolerance", "0"]
+    on = ["--no-early-stopping", "--turn-tolerance", "0", "--view-steps", "20", "--expand-steps", "0"]
     return ["discover", str(npz), "--new-classes", "2", "--out", str(out), *epochs, *on]
 
 
@@ -225,6 +225,7 @@ def uninterrupted(tmp_path_factory):
     ("stage", "how"),
     [
         ("pretrain", signal.SIGKILL),
+        ("views", signal.SIGKILL),
         ("discover", signal.SIGKILL),
         ("expand", signal.SIGKILL),
         ("discover", signal.SIGINT),

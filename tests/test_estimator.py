@@ -23,7 +23,8 @@ from contracts import blob_problem
 X, Y, TRUTH = blob_problem()
 QUICK = {
     "n_new_classes": 2,
-    "expand_steps": 0,
+    "expand_steps": 80,
+    "view_steps": 5,
     "pretrain_epochs": 8,
     "discover_epochs": 6,
     "expand_epochs": 8,
@@ -216,6 +217,18 @@ def test_it_can_be_cloned_set_and_put_into_a_pipeline():
     assert pipeline.predict(X).shape == (240,)
     with_clusterer = clone(ClassDiscovery(**QUICK, clusterer=AgglomerativeClustering(2)))
     assert set(with_clusterer.fit(X, Y).pseudo_labels_) == {0, 1}
+
+
+def test_views_of_the_users_own_are_used_and_do_not_stop_saving(tmp_path):
+    seen = []
+
+    def own(x, generator):
+        seen.append(len(x))
+        return x
+
+    model = ClassDiscovery(**QUICK, views=own).fit(X, Y)
+    assert seen
+    assert ClassDiscovery.load(model.save(tmp_path / "run")).views == "auto"
 
 
 def test_watchers_see_every_epoch():

@@ -13,6 +13,7 @@ from cdknet.hsic import (
     hsic,
     hsic_normalized,
     hsic_unbiased,
+    identity_dependence,
     linear_kernel,
     normalize_by_degree,
     squared_distances,
@@ -94,6 +95,17 @@ def test_dependence_is_mutual(measure, pair):
 def test_hsic_with_a_constant_kernel_is_zero(K, c):
     assert hsic(K, torch.full_like(K, c)).abs() < 1e-12
     assert hsic_unbiased(K, torch.full_like(K, c)).abs() < 1e-12
+
+
+@given(clouds(least=6, most=20), seeds)
+def test_dependence_on_identity_is_hsic_with_one_hot_identities(z, seed):
+    """n HSIC(K, YYᵀ) (N-1)²/N² = (1 + mean K of pairs)/2 - mean K; ours leaves a view with itself out."""
+    n = len(z)
+    K = gaussian_kernel(torch.cat([z, z + 0.1 * points(n, z.shape[1], seed)]), 1.0)
+    identity = torch.eye(n, dtype=K.dtype).repeat(2, 1)
+    exact = hsic(K, Factor(identity)) * (2 * n - 1) ** 2 / (2 * n) ** 2 * n
+    pairs = K[:n, n:].diagonal().mean()
+    close(exact, identity_dependence(K) + (1 - pairs) / 2)
 
 
 def test_the_unbiased_estimator_is_unbiased():

@@ -16,6 +16,7 @@ X, Y, TRUTH = blob_problem()
 QUICK = {
     "n_new_classes": 2,
     "expand_steps": 0,
+    "view_steps": 5,
     "pretrain_epochs": 3,
     "discover_epochs": 3,
     "expand_epochs": 3,

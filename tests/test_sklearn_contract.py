@@ -15,6 +15,7 @@ TINY = {
     "discover_epochs": 1,
     "expand_epochs": 1,
     "expand_steps": 0,
+    "view_steps": 1,
     "feature_size": 4,
     "kmeans_restarts": 1,
     "random_state": 0,

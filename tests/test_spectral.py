@@ -9,6 +9,8 @@ from cdknet.hsic import Factor, center, gaussian_kernel, hsic, normalize_by_degr
 from cdknet.spectral import (
     leading_eigenpairs,
     median_distance,
+    nearest_neighbors,
+    neighbor_embedding,
     nystrom_embedding,
     spectral_embedding,
     subspace_turn,
@@ -92,6 +94,44 @@ def test_the_memory_limit_decides_how_many_landmarks(monkeypatch):
     monkeypatch.setattr(spectral, "nystrom_embedding", lambda *a, landmarks, seed: seen.append(landmarks))
     spectral_embedding(points(4000, 2, 0), 2, 1.0, memory_limit=3 * 4000 * 8 * 50)
     assert seen == [50]
+
+
+def test_the_graph_of_neighbours_tells_groups_apart_that_a_round_kernel_cannot():
+    """Two interleaved half-moons: one eigenvector of the graph is constant on each, the Gaussian's is not."""
+    angle = torch.linspace(0, torch.pi, 200, dtype=torch.float64)
+    upper = torch.stack([angle.cos(), angle.sin()], dim=1)
+    z = torch.cat([upper, torch.tensor([1.0, 0.4]) - upper])
+    which = torch.arange(400) < 200
+
+    def told_apart(U):
+        u = U[:, 0]
+        return max(float((u[which] > 0).double().mean()), 0.0) - float((u[~which] > 0).double().mean())
+
+    assert abs(told_apart(neighbor_embedding(z, 1, neighbors=10).vectors)) == 1
+    assert abs(told_apart(spectral_embedding(z, 1, 0.5 * median_distance(z)).vectors)) < 0.9
+
+
+def test_the_graphs_eigenvectors_are_those_of_its_dense_matrix():
+    z, _ = blobs(90, 3, seed=1, spread=1.5, d=4)
+    near, rows = nearest_neighbors(z, 12)
+    scale = near[:, 5]
+    W = torch.zeros(90, 90, dtype=torch.float64)
+    W[torch.arange(90)[:, None], rows] = torch.exp(-near.square() / (scale[:, None] * scale[rows]))
+    W = torch.maximum(W, W.T)
+    dense = leading_eigenpairs(normalize_by_degree(W), 4, centered=True)
+    sparse = neighbor_embedding(z, 4, neighbors=12)
+    close(sparse.values, dense.values, rtol=1e-5, atol=1e-6)
+    assert subspace_turn(dense.vectors, sparse.vectors) < 1e-5
+
+
+def test_nearest_neighbours_are_the_nearest_and_never_oneself():
+    z = points(50, 3, 0)
+    distances = torch.cdist(z, z).fill_diagonal_(torch.inf)
+    near, rows = nearest_neighbors(z, 4)
+    close(near, distances.sort(dim=1).values[:, :4])
+    assert (rows != torch.arange(50)[:, None]).all()
+    near, rows = nearest_neighbors(z, 1, among=z)
+    assert rows[:, 0].tolist() == list(range(50))
 
 
 def test_tight_groups_are_told_apart_by_U():

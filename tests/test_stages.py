@@ -10,19 +10,21 @@ from cdknet.metrics import clustering_accuracy
 from cdknet.networks import build_network, embed
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
 from cdknet.stages import discover, expand, pretrain
-from cdknet.stages.discover import class_means, cluster
+from cdknet.stages.discover import class_means, cluster, learn_views
 from cdknet.stages.loop import batches, derive_seed, seeded, stratified
 
 from contracts import MemoryCheckpoint, blobs_for_stages
 
 PROBLEM, TRUTH = blobs_for_stages()
-SECOND = {"n_new_classes": 2, "discover_epochs": 4, "turn_tolerance": 0.0}
+SECOND = {"n_new_classes": 2, "discover_epochs": 4, "turn_tolerance": 0.0, "view_weight": 0.0}
 
 
 def first(**kwargs):
     with seeded(0):
         network = build_network((6,), 3)
-    options = PretrainOptions(**{"pretrain_epochs": 4, **kwargs.pop("options", {})})
+    options = PretrainOptions(
+        **{"pretrain_epochs": 4, "enough": 1.0, "patience": 9, **kwargs.pop("options", {})}
+    )
     return pretrain(network, PROBLEM, options, **kwargs)
 
 
@@ -36,7 +38,13 @@ def third(**kwargs):
     return expand(second(), PROBLEM, options, **kwargs)
 
 
-STAGES = {"pretrain": first, "discover": second, "expand": third}
+def views_first(**kwargs):
+    """Stage 2 that begins with four steps on views."""
+    options = {"view_weight": 1.0, "view_steps": 4, "discover_epochs": 1}
+    return second(options={**options, **kwargs.pop("options", {})}, **kwargs)
+
+
+STAGES = {"pretrain": first, "views": views_first, "discover": second, "expand": third}
 every_stage = pytest.mark.parametrize("stage", STAGES)
 
 
@@ -116,7 +124,8 @@ def test_the_networks_given_are_not_changed():
         network = build_network((6,), 3)
     for stage in (
         lambda given: pretrain(given, PROBLEM, PretrainOptions(pretrain_epochs=1)),
-        lambda given: discover(given, PROBLEM, DiscoverOptions(n_new_classes=2, discover_epochs=1)),
+        lambda given: discover(given, PROBLEM, DiscoverOptions(**{**SECOND, "discover_epochs": 1})),
+        lambda given: discover(given, PROBLEM, DiscoverOptions(n_new_classes=2, view_steps=1)),
         lambda given: expand(
             second()._replace(network=given), PROBLEM, ExpandOptions(expand_epochs=1, expand_steps=0)
         ),
@@ -131,6 +140,7 @@ def test_the_networks_given_are_not_changed():
 def test_trouble_with_numbers_names_stage_and_epoch(stage):
     wild = {
         "pretrain": lambda: first(options={"learning_rate": 1e30}),
+        "views": lambda: views_first(options={"discover_learning_rate": 1e30}),
         "discover": lambda: second(options={"discover_learning_rate": 1e30}),
         "expand": lambda: third(learning_rate=1e30),
     }
@@ -202,7 +212,7 @@ def test_the_objective_rises():
     from cdknet.spectral import median_distance, spectral_embedding
 
     start = first().network
-    options = DiscoverOptions(n_new_classes=2, discover_epochs=1, label_weight=0.0, turn_tolerance=0.0)
+    options = DiscoverOptions(**{**SECOND, "discover_epochs": 1, "label_weight": 0.0})
     end = discover(start, PROBLEM, options)
     rows = end.U_rows
     z0 = embed(start, PROBLEM.inputs, rows, normalize=True).features
@@ -271,6 +281,43 @@ def test_centres_are_the_means_of_their_members():
     for c in range(4):
         torch.testing.assert_close(means[c], z[labels == c].mean(0))
     torch.testing.assert_close(means[4], z.mean(0))
+
+
+def test_a_graph_of_neighbours_finds_the_classes_too():
+    result = second(options={"kernel": "neighbors", "discover_epochs": 8})
+    truth = TRUTH[PROBLEM.new_rows.numpy()]
+    assert clustering_accuracy(truth, result.pseudo_labels.numpy()) > 0.95
+
+
+def test_views_are_the_third_term_and_a_users_own_can_be_passed():
+    calls = []
+
+    def own(x, generator):
+        calls.append(len(x))
+        return x + 0.1 * torch.randn(x.shape, generator=generator)
+
+    history = History()
+    options = {"view_weight": 1.0, "view_steps": 3, "view_batch_size": 100, "discover_epochs": 2}
+    second(options=options, views=own, history=history)
+    assert [row["stage"] for row in history] == ["views", "discover", "discover"]
+    assert all("views" in row for row in history)
+    # Two views a step. Stage `views`: 240 rows in batches of 100, 100 and 40. Then one step an epoch.
+    assert sum(calls) == 2 * (240 + 100 + 100)
+
+
+def test_steps_on_views_raise_the_objective_on_views():
+    from cdknet.stages.discover import view_objective
+    from cdknet.views import vector_views
+
+    before = first().network
+    options = DiscoverOptions(n_new_classes=2, view_steps=30)
+    after = learn_views(before, PROBLEM, options, 0.001)
+    x = PROBLEM.inputs.take(torch.arange(240))
+    values = []
+    for network in (before, after):
+        generator = torch.Generator().manual_seed(0)
+        values.append(float(view_objective(network.eval(), x, vector_views, 1.0, generator).detach()))
+    assert values[1] > values[0]
 
 
 # Stage 3

@@ -101,7 +101,7 @@ def demo(
     force: Force = False,
 ) -> None:
     """Digits 0-4 are known, 5-9 are not: find them, and compare with simpler methods. About a minute."""
-    from cdknet.demo import compare, digits_problem, fit_digits
+    from cdknet.demo import compare, digits_problem, fit_digits, with_paper
     from cdknet.progress import Bars
     from cdknet.runs import check_target
 
@@ -109,9 +109,13 @@ def demo(
     problem = digits_problem()
     comparisons = []
     for s in range(seed, seed + seeds):
+        _say("The paper's objective: U and the old labels", quiet=as_json)
+        with Bars(quiet=as_json) as bars:
+            paper = fit_digits(problem, s, [bars], view_weight=0.0)
+        _say("CD-KNet+: the same with views of each sample, the default", quiet=as_json)
         with Bars(quiet=as_json) as bars:
             model = fit_digits(problem, s, [bars])
-        comparisons.append(compare(model, problem))
+        comparisons.append(with_paper(compare(model, problem), compare(paper, problem)))
         if s == seed:
             ids = [f"digit {i}" for i in range(len(problem.train.X))]
             _save(model, problem.train.X, out, force=force, ids=ids, source="digits")
@@ -172,8 +176,8 @@ def discover(
     from cdknet.estimator import ClassDiscovery
     from cdknet.progress import Bars
 
-    for note in samples.notes if not as_json else ():
-        _console(stderr=True).print(note, style="dim", highlight=False)
+    for note in samples.notes:
+        _say(note, quiet=as_json)
     with Bars(quiet=as_json) as bars:
         model = ClassDiscovery(
             **options,
@@ -455,6 +459,11 @@ def _comparison_json(comparison: Any) -> dict[str, Any]:
         "old_after": comparison.old_after,
         "open_world": {k: getattr(comparison.open_world, k) for k in ("all", "old", "new")},
     }
+
+
+def _say(text: str, *, quiet: bool) -> None:
+    if not quiet:
+        _console(stderr=True).print(text, style="dim", highlight=False)
 
 
 def _print_json(value: Any) -> None:

@@ -43,54 +43,65 @@ class Comparison(NamedTuple):
 
 
 def digits_problem() -> OpenWorldProblem:
-    """scikit-learn's digits, 0-4 known and 5-9 hidden, a fifth of both held out."""
-    return data.load("digits").problem()
+    """scikit-learn's digits, 0-4 known and 5-9 hidden, a fifth of both held out.
+
+    Classes are called "digit 0", ..., so that what is found, "new-1", is not taken for a digit of that name.
+    """
+    digits = data.load("digits")
+    names = np.array([f"digit {name}" for name in digits.class_names])
+    new = names[list(digits.new_classes())].tolist()
+    train, train_truth = data.hide_classes(digits.X_train, names[digits.y_train], new)
+    _, test_truth = data.hide_classes(digits.X_test, names[digits.y_test], new)
+    return OpenWorldProblem(train, train_truth, digits.X_test, test_truth)
 
 
 def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
-    """Score a fitted model and the steps it is made of. All but the last know which samples are new."""
+    """Score a fitted model and the steps it is made of. All but the open-world report know what is new."""
     X, X_test, k = problem.train.X, problem.X_test, model.n_new_classes_
-    hidden = ~model.given_
-    seed = model.seed_
+    hidden = torch.from_numpy(~model.given_)
 
-    def clustered(method: str, train: NDArray[Any], test: NDArray[Any]) -> Line:
-        """k-means on the unlabelled samples; held-out ones go to the nearest centre."""
-        z = torch.from_numpy(np.ascontiguousarray(train, dtype=np.float32))
-        labels = cluster(z[torch.from_numpy(hidden)], k, seed=seed)
-        return _line(method, labels.numpy(), z, torch.from_numpy(np.asarray(test, dtype=np.float32)))
-
-    def _line(method: str, found: NDArray[Any], z: torch.Tensor, z_test: torch.Tensor) -> Line:
-        centers = class_means(z[torch.from_numpy(hidden)], torch.from_numpy(found), k)
+    def line(method: str, features: Sequence[NDArray[Any]], found: NDArray[Any] | None = None) -> Line:
+        """Clusters of the unlabelled samples (k-means if none are given); held-out ones join the nearest."""
+        z, z_test = (torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32)) for part in features)
+        clusters = cluster(z[hidden], k, seed=model.seed_) if found is None else torch.from_numpy(found)
         labels = np.full(len(X), -1)
-        labels[hidden] = found
-        nearest = torch.cdist(z_test, centers).argmin(dim=1).numpy()
+        labels[~model.given_] = clusters.numpy()
+        nearest = torch.cdist(z_test, class_means(z[hidden], clusters, k)).argmin(dim=1).numpy()
         return Line(
             method,
             new_class_scores(problem.train_truth, labels),
             new_class_scores(problem.test_truth, nearest),
         )
 
+    name = "CD-KNet+" if model.view_weight > 0 else "CD-KNet"
+    pixels = [part.reshape(len(part), -1) for part in (X, X_test)]
+    stage_1 = [model.transform(part, stage="pretrain") for part in (X, X_test)]
+    stage_2 = [model.transform(part, stage="discover") for part in (X, X_test)]
     probabilities = model.predict_proba(X_test)
     n_old = len(model.classes_) - k
-    stage_2 = [torch.from_numpy(model.transform(part, stage="discover")) for part in (X, X_test)]
-    lines = [
-        clustered("k-means on pixels", X.reshape(len(X), -1), X_test.reshape(len(X_test), -1)),
-        clustered("k-means on stage 1", *(model.transform(part, stage="pretrain") for part in (X, X_test))),
-        _line("CD-KNet", model.pseudo_labels_, *stage_2),
-        Line(
-            "CD-KNet-Exp",
-            new_class_scores(problem.train_truth, model.labels_),
-            new_class_scores(problem.test_truth, probabilities[:, n_old:].argmax(axis=1)),
-        ),
-    ]
+    expanded = Line(
+        f"{name}-Exp",
+        new_class_scores(problem.train_truth, model.labels_),
+        new_class_scores(problem.test_truth, probabilities[:, n_old:].argmax(axis=1)),
+    )
     before = embed(model.stage_networks_["pretrain"], Inputs(X_test), normalize=False).logits.argmax(dim=1)
     predicted = model.classes_[probabilities.argmax(axis=1)]
     return Comparison(
-        lines,
+        [
+            line("k-means on pixels", pixels),
+            line("k-means on stage 1", stage_1),
+            line(name, stage_2, model.pseudo_labels_),
+            expanded,
+        ],
         old_before=old_class_accuracy(problem.test_truth, model.classes_[before.numpy()]),
         old_after=old_class_accuracy(problem.test_truth, predicted),
         open_world=open_world_report(problem.test_truth, predicted),
     )
+
+
+def with_paper(ours: Comparison, paper: Comparison) -> Comparison:
+    """Ours, with the lines of the paper's own objective above it."""
+    return ours._replace(lines=[*ours.lines[:2], *paper.lines[2:], *ours.lines[2:]])
 
 
 def fit_digits(

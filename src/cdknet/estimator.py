@@ -354,9 +354,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         weights["pseudo_labels"] = self.pseudo_labels_
         return Run(
             config={
-                "options": {
-                    k: _plain(v) for k, v in self.get_params(deep=False).items() if k not in _UNSAVED
-                },
+                "options": {k: _plain(v) for k, v in self._checked_params().items() if k not in _UNSAVED},
                 "blueprint": self.blueprint_._asdict(),
                 "classes": self.classes_.tolist(),
                 "n_features_in": self.n_features_in_,

@@ -123,7 +123,12 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
         layers += [nn.Conv1d(128, 128, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2)]
         channels = 128
     flattened = 128 * (shape[1] // 32)
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(flattened, 256), nn.ReLU())
+    trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(flattened, 256), nn.ReLU())
+    for layer in trunk:  # He's start: under torch's own, eleven layers pass on too little to learn from
+        if isinstance(layer, (nn.Conv1d, nn.Linear)):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.get_parameter("bias"))
+    return trunk
 
 
 def mlp(shape: tuple[int, ...]) -> nn.Sequential:

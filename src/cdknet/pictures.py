@@ -145,6 +145,7 @@ def draw_history(history: Sequence[dict[str, Any]]) -> bytes:
                 marker=marker,
             )
         axes.set(title=stage, xlabel="epoch", ylim=(-0.05, 1.1))
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=7, frameon=False)
     return _png(figure)
 

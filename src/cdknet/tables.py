@@ -28,25 +28,17 @@ def _number(values: Sequence[float]) -> str:
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     """The demonstration: each method's scores on the new classes, then what became of the old ones."""
     seeds = "" if len(comparisons) == 1 else f", mean ± std of {len(comparisons)} seeds"
-    table = Table(
-        title=f"Digits 5-9, never labelled{seeds}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-    )
-    table.add_column("method", no_wrap=True)
-    for part in ("train", "held out"):
-        for measure in MEASURES:
-            label = "ACC" if measure == "acc" else measure if measure == "purity" else measure.upper()
-            table.add_column(f"{part}\n{label}", justify="right", no_wrap=True)
-    for i, line in enumerate(comparisons[0].lines):
-        cells = [
-            _number([getattr(getattr(c.lines[i], part), m) for c in comparisons])
-            for part in ("train", "held_out")
-            for m in MEASURES
-        ]
-        table.add_row(line.method, *cells)
-    rest = Table(title="Held-out digits 0-9, one classifier for all", title_justify="left")
+    tables = []
+    for part, title in (("train", "unlabelled samples of the fit"), ("held_out", "held-out samples")):
+        table = Table(title=f"Digits 5-9, {title}{seeds}", title_justify="left", box=SIMPLE_HEAD)
+        table.add_column("method", no_wrap=True)
+        for name in ("ACC", "purity", "NMI", "ARI"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for i, line in enumerate(comparisons[0].lines):
+            found = [getattr(c.lines[i], part) for c in comparisons]
+            table.add_row(line.method, *(_number([getattr(s, m) for s in found]) for m in MEASURES))
+        tables.append(table)
+    rest = Table(title="Held-out digits 0-9, CD-KNet+-Exp", title_justify="left", box=SIMPLE_HEAD)
     rest.add_column("")
     rest.add_column("accuracy", justify="right")
     facts = {
@@ -57,7 +49,7 @@ def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     }
     for name, values in facts.items():
         rest.add_row(name, _number(values))
-    return [table, rest]
+    return [*tables, rest]
 
 
 def scores_table(title: str, scores: Scores) -> Table:

@@ -210,7 +210,8 @@ def view_objective(
     """HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z)) of two views of x, Z on the unit sphere (SSL-HSIC)."""
     seen = torch.cat([view(x, generator), view(x, generator)])
     K = gaussian_kernel(unit_length(network.features(seen)), VIEW_SIGMA)
-    return identity_dependence(K) - collapse_weight * hsic(K, K).sqrt()
+    crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one and the same
+    return identity_dependence(K) - collapse_weight * crowding
 
 
 def _view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:

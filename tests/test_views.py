@@ -1,0 +1,76 @@
+"""Views: the same shape, the same sample, a little different, decided by the generator alone."""
+
+import pytest
+import torch
+
+from cdknet.views import VIEWS, choose_views, grey_views, radio_views
+
+SHAPES = {"grey": (12, 12), "colour": (3, 12, 12), "radio": (2, 64), "vectors": (9,)}
+
+
+def batch(kind, n=20):
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(n, *SHAPES[kind], generator=generator)
+
+
+def seen(kind, x, seed):
+    return VIEWS[kind](x, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_a_view_has_the_samples_shape_and_is_finite(kind):
+    x = batch(kind)
+    view = seen(kind, x, 1)
+    assert view.shape == x.shape
+    assert view.dtype == x.dtype
+    assert view.isfinite().all()
+    assert seen(kind, x[:1], 1).shape == x[:1].shape
+
+
+@pytest.mark.parametrize("kind", VIEWS)
+def test_the_generator_decides_and_the_sample_is_left_alone(kind):
+    x = batch(kind)
+    kept = x.clone()
+    assert torch.equal(seen(kind, x, 1), seen(kind, x, 1))
+    assert not torch.equal(seen(kind, x, 1), seen(kind, x, 2))
+    assert torch.equal(x, kept)
+
+
+@pytest.mark.parametrize("kind", ["grey", "vectors"])
+def test_a_view_is_nearer_to_its_own_sample_than_to_others(kind):
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(20, 1, 3, 3, generator=generator)
+    pictures = torch.nn.functional.interpolate(coarse, (12, 12), mode="bilinear").squeeze(1)
+    x = pictures if kind == "grey" else torch.randn(20, 40, generator=generator)
+    distances = torch.cdist(seen(kind, x, 1).flatten(1), x.flatten(1))
+    assert (distances.argmin(dim=1) == torch.arange(20)).float().mean() > 0.5
+
+
+def test_what_comes_into_a_picture_from_outside_is_background():
+    white_on_black = torch.zeros(50, 10, 10)
+    white_on_black[:, 4:6, 4:6] = 1
+    view = grey_views(white_on_black, torch.Generator().manual_seed(0))
+    assert view[:, 0].abs().max() < 0.5
+    assert view.min() >= -1e-6
+
+
+def test_a_turn_in_phase_keeps_the_power():
+    x = batch("radio", 200) - 0.5
+    power = x.square().sum(dim=(1, 2))
+    ratio = radio_views(x, torch.Generator().manual_seed(0)).square().sum(dim=(1, 2)) / power
+    assert ratio.min() > 0.7
+    assert ratio.max() < 1.4
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        ((28, 28), "grey"),
+        ((1, 28, 28), "grey"),
+        ((3, 32, 32), "colour"),
+        ((2, 198), "radio"),
+        ((64,), "vectors"),
+    ],
+)
+def test_auto_picks_by_shape(shape, kind):
+    assert choose_views(shape) == kind
