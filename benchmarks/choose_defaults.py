@@ -82,35 +82,40 @@ def report(cells: list[dict[str, Any]]) -> None:
             print(f"{name:22}{means}{min(cell['stage 3'] for cell in mine):14.3f}  ({len(mine)} folds)")
 
 
+def default_options() -> dict[str, Any]:
+    params = ClassDiscovery().get_params()
+    return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
+
+
+def current_cells(cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The cells that were run with the defaults as they are now."""
+    defaults = default_options()
+    return [c for c in cells if c["options"] == {**defaults, **CANDIDATES.get(c["candidate"], {})}]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--results", type=Path, default=Path("results/choose_defaults.jsonl"))
     parser.add_argument("--only", nargs="*", choices=list(CANDIDATES), default=list(CANDIDATES))
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    defaults = {
-        k: v for k, v in ClassDiscovery().get_params().items() if isinstance(v, (int, float, str, bool))
-    }
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     lines = arguments.results.read_text().splitlines() if arguments.results.exists() else []
-    cells = [json.loads(line) for line in lines]
+    cells = current_cells([json.loads(line) for line in lines])
     for name in arguments.only:
-        options = {**defaults, **CANDIDATES[name]}
+        options = {**default_options(), **CANDIDATES[name]}
+        done = {tuple(cell["hidden"]) for cell in cells if cell["candidate"] == name}
         for seed, hidden in enumerate(folds()):
-            key = {"candidate": name, "hidden": list(hidden), "seed": seed, "options": options}
-            if any(all(cell.get(k) == v for k, v in key.items()) for cell in cells):
+            if hidden in done:
                 continue
-            cell = {**key, **run_cell(CANDIDATES[name], hidden, seed)}
-            cells.append(cell)
+            key = {"candidate": name, "hidden": list(hidden), "seed": seed, "options": options}
+            cells.append({**key, **run_cell(CANDIDATES[name], hidden, seed)})
             with arguments.results.open("a") as file:
-                file.write(json.dumps(cell) + "\n")
-        report([cell for cell in cells if cell["candidate"] == name and cell["options"] == options])
-    print()
-    current = [c for c in cells if c["options"] == {**defaults, **CANDIDATES.get(c["candidate"], {})}]
-    report(current)
+                file.write(json.dumps(cells[-1]) + "\n")
+        print(f"{name} done", flush=True)
+    report(cells)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,14 @@ from cdknet.stages.loop import batches, derive_seed, seeded, stratified
 from contracts import MemoryCheckpoint, blobs_for_stages
 
 PROBLEM, TRUTH = blobs_for_stages()
+FIRST = {"pretrain_epochs": 4, "early_stopping": False}
 SECOND = {"n_new_classes": 2, "discover_epochs": 4, "turn_tolerance": 0.0, "view_weight": 0.0}
 
 
 def first(**kwargs):
     with seeded(0):
         network = build_network((6,), 3)
-    options = PretrainOptions(
-        **{"pretrain_epochs": 4, "enough": 1.0, "patience": 9, **kwargs.pop("options", {})}
-    )
+    options = PretrainOptions(**{**FIRST, **kwargs.pop("options", {})})
     return pretrain(network, PROBLEM, options, **kwargs)
 
 
@@ -172,13 +171,14 @@ def test_pretraining_learns_the_old_classes():
 
 def test_early_stopping_keeps_the_best_epoch_and_off_keeps_the_last():
     history = History()
-    stopped = first(options={"pretrain_epochs": 200, "patience": 3, "enough": 1.0}, history=history)
+    on = {"pretrain_epochs": 200, "early_stopping": True}
+    stopped = first(options={**on, "patience": 3, "enough": 1.0}, history=history)
     accuracies = [row["validation_accuracy"] for row in history]
     assert stopped.validation_accuracy == accuracies[stopped.best_epoch - 1] == max(accuracies)
     assert len(accuracies) == stopped.best_epoch + 3 or accuracies[-1] == 1
     assert len(accuracies) < 200
     history = History()
-    first(options={"pretrain_epochs": 200, "patience": 50, "enough": 0.5}, history=history)
+    first(options={**on, "patience": 50, "enough": 0.5}, history=history)
     accuracies = [row["validation_accuracy"] for row in history]
     assert accuracies[-1] >= 0.5 > max(accuracies[:-1], default=0)
     history = History()
