@@ -29,7 +29,6 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "paper, stage 1 50 ep": {"view_weight": 0.0, "pretrain_epochs": 50, "early_stopping": False},
     "paper, free features": {"view_weight": 0.0, "normalize_features": False},
     "no views alone": {"view_steps": 0},
-    "1000 steps on views": {"view_steps": 1000},
     "gamma 0.3": {"collapse_weight": 0.3},
     "gamma 3": {"collapse_weight": 3.0},
     "lambda 0": {"label_weight": 0.0},
@@ -37,7 +36,6 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "stage 1 to .95": {"enough": 0.95},
     "neighbour graph": {"kernel": "neighbors"},
     "sigma 0.5": {"sigma_scale": 0.5},
-    "batch 256": {"discover_batch_size": 256},
 }
 
 

@@ -36,9 +36,11 @@ DataPath = Annotated[
 
 # How to read DATA: the options of cdknet.data.open, declared once for every command that takes DATA.
 READING: dict[str, tuple[Any, str]] = {
+    "labels": (Path | None, "A CSV of id and label, for data that carry no labels."),
     "label_column": (str | None, "Tables: the column of labels; blank = unlabelled."),
     "id_column": (str | None, "Tables: the column that names the samples."),
     "image_size": (int | None, "Folders of images: pixels a side."),
+    "shape": (str | None, "Arrays, tables, text: the shape of a sample, such as 28x28."),
     "sample_rate": (float | None, "Raw I/Q files: samples a second."),
     "slice_length": (int | None, "Radio: samples a slice (198)."),
     "overlap": (int | None, "Radio: samples that neighbouring slices share (0)."),
@@ -167,7 +169,8 @@ def discover(
     samples, truth = _open(data, reading)
     if samples.y is None:
         raise ValueError(
-            f"{samples.source}: discovery needs labels of the old classes. Got a file without labels."
+            f"{samples.source}: discovery needs labels of the old classes. Got a file without labels. "
+            "Give them as --labels FILE, a CSV of id and label."
         )
     if new_classes is None:
         if truth is None:
@@ -370,7 +373,18 @@ def _open(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | No
         samples = sources.Samples(problem.train.X, problem.train.y, ids, data, groups=dataset.groups_train)
         return samples, problem.train_truth
     given = {name: value for name, value in reading.items() if value is not None}
-    return sources.open(data, **given), None
+    if "shape" in given:
+        given["shape"] = _shape(given["shape"])
+    labels = given.pop("labels", None)
+    samples = sources.open(data, **given)
+    return (samples if labels is None else sources.attach_labels(samples, labels)), None
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.lower().replace(",", "x").split("x")
+    if not all(part.strip().isdigit() for part in parts):
+        raise ValueError(f"--shape must be whole numbers with x between them, such as 28x28. Got {text!r}.")
+    return tuple(int(part) for part in parts)
 
 
 def _write_labels(out: Path, ids: list[str], probabilities: Any, model: ClassDiscovery) -> dict[str, int]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cdknet.data.openworld import HiddenTruth
+from cdknet.data import HiddenTruth, read_labels
 from cdknet.metrics import OpenWorldReport, Scores, contingency, match_clusters, open_world_report, scores
 from cdknet.runs import read_run
 
@@ -33,26 +32,9 @@ class Evaluation(NamedTuple):
         return out
 
 
-def read_truth(path: Path) -> dict[str, str]:
-    """id -> true class, from a CSV with these two columns."""
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        try:
-            if reader.fieldnames is None or not {"id", "label"} <= set(reader.fieldnames):
-                raise ValueError(
-                    f"{path}: the truth needs the columns id and label. Got {reader.fieldnames}."
-                )
-            truth = {row["id"]: row["label"] for row in reader if row["label"] not in (None, "", "-1")}
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: the truth must be a CSV in UTF-8. Got {error}.") from None
-    if not truth:
-        raise ValueError(f"{path}: the truth must label at least one sample. Got none.")
-    return truth
-
-
 def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
     """Compare what the run calls its unlabelled samples with the truth, matched by id."""
-    truth, run = read_truth(truth_file), read_run(folder)
+    truth, run = read_labels(truth_file), read_run(folder)
     unlabelled = [row for row in run.labels if row["given"] == "0"]
     scored = [row for row in unlabelled if row["id"] in truth]
     if not scored:

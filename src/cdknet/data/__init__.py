@@ -4,6 +4,7 @@ Importing this is cheap: no torch, no scikit-learn, no pyarrow until a function 
 """
 
 from .files import kinds, open
+from .labelfile import attach_labels, read_labels
 from .openworld import UNLABELED, HiddenTruth, OpenWorldData, OpenWorldProblem, hide_classes
 from .pictures import sample_sheet
 from .samples import Samples
@@ -19,6 +20,7 @@ __all__ = [
     "Provenance",
     "Samples",
     "Verified",
+    "attach_labels",
     "cache_dir",
     "describe",
     "fetch",
@@ -27,6 +29,7 @@ __all__ = [
     "load",
     "names",
     "open",
+    "read_labels",
     "sample_sheet",
     "verify",
 ]

@@ -1,0 +1,44 @@
+"""Labels in a file of their own: a CSV with the columns id and label."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from .openworld import UNLABELED
+from .samples import Samples
+
+
+def read_labels(path: str | Path) -> dict[str, str]:
+    """id -> label, from a CSV with these two columns. A blank label or -1 is no label."""
+    path = Path(path)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file)
+        try:
+            if reader.fieldnames is None or not {"id", "label"} <= set(reader.fieldnames):
+                raise ValueError(f"{path}: needs the columns id and label. Got {reader.fieldnames}.")
+            rows = [(row["id"], row["label"]) for row in reader]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.") from None
+    labels = {name: label for name, label in rows if label not in (None, "", str(UNLABELED))}
+    if not labels:
+        raise ValueError(f"{path}: must label at least one sample. Got none.")
+    return labels
+
+
+def attach_labels(samples: Samples, path: str | Path) -> Samples:
+    """The samples with labels from a file, matched by id; whole numbers if all of them are."""
+    labels = read_labels(path)
+    stray = labels.keys() - set(samples.ids.tolist())
+    if stray:
+        raise ValueError(
+            f"{path}: ids must be those of {samples.source}, such as {samples.ids[0]!r}. "
+            f"Got {min(stray)!r}, which is none of them."
+        )
+    y = np.array([labels.get(name, str(UNLABELED)) for name in samples.ids.tolist()])
+    if all(label.isascii() and label.isdigit() for label in labels.values()):
+        return replace(samples, y=y.astype(np.int64))
+    return replace(samples, y=y)

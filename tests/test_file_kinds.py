@@ -1,0 +1,112 @@
+"""The same samples in every kind of file get the same labels."""
+
+import csv
+import gzip
+import struct
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cdknet import data
+from cdknet.cli import main
+
+FEW = ["--pretrain-epochs", "2", "--view-steps", "5", "--discover-epochs", "2", "--expand-steps", "20"]
+FEW += ["--expand-epochs", "1", "--network", "mlp"]
+KINDS = ("npz", "npy", "csv", "parquet", "text", "idx", "idx.gz", "png folder")
+
+
+@pytest.fixture(scope="module")
+def images():
+    """200 MNIST images where they are at hand, else digits blown up to 28 x 28."""
+    try:
+        full = data.load("mnist")
+        X, y = np.asarray(full.X_train[:200]), full.y_train[:200]
+    except FileNotFoundError:
+        full = data.load("digits")
+        X = np.kron(full.X_train[:200], np.ones((4, 4)))[:, 2:30, 2:30]
+        X, y = (X * 15).astype(np.uint8), full.y_train[:200]
+    return X, np.where(y < 5, y, -1)
+
+
+def write(kind, folder, X, y):
+    """The samples as one kind of file; the path, and what else `discover` must be told."""
+    flat, own = X.reshape(len(X), -1), ["--shape", "28x28"]
+    with (folder / "labels.csv").open("w", newline="") as file:
+        rows = [("id", "label"), *((f"row {i}", c) for i, c in enumerate(y))]
+        csv.writer(file).writerows(rows)
+    if kind == "npz":
+        np.savez(folder / "x.npz", X=X, y=y)
+        return folder / "x.npz", []
+    if kind == "npy":
+        np.save(folder / "x.npy", X)
+        return folder / "x.npy", ["--labels", str(folder / "labels.csv")]
+    if kind == "csv":
+        with (folder / "x.csv").open("w", newline="") as file:
+            names = [*(f"p{i}" for i in range(784)), "label"]
+            rows = ([*p, "" if c < 0 else c] for p, c in zip(flat.tolist(), y, strict=True))
+            csv.writer(file).writerows([names, *rows])
+        return folder / "x.csv", own
+    if kind == "parquet":
+        arrow = pytest.importorskip("pyarrow", reason="needs the extra [tables]")
+        import pyarrow.parquet
+
+        columns = {f"p{i}": flat[:, i] for i in range(784)}
+        columns["label"] = arrow.array([None if c < 0 else int(c) for c in y])
+        pyarrow.parquet.write_table(arrow.table(columns), folder / "x.parquet")
+        return folder / "x.parquet", own
+    if kind == "text":
+        (folder / "x.txt").write_text("".join(" ".join(map(str, row)) + "\n" for row in flat.tolist()))
+        return folder / "x.txt", [*own, "--labels", str(folder / "labels.csv")]
+    if kind.startswith("idx"):
+        end = ".gz" if kind.endswith("gz") else ""
+        pack = gzip.compress if end else bytes
+        pixels = struct.pack(">4B3I", 0, 0, 8, 3, *X.shape) + X.tobytes()
+        labels = struct.pack(">4BI", 0, 0, 9, 1, len(y)) + y.astype(np.int8).tobytes()
+        (folder / f"some-images-idx3-ubyte{end}").write_bytes(pack(pixels))
+        (folder / f"some-labels-idx1-ubyte{end}").write_bytes(pack(labels))
+        return folder / f"some-images-idx3-ubyte{end}", []
+    for i, (picture, c) in enumerate(zip(X, y, strict=True)):
+        place = folder / "pictures" / ("unlabelled" if c < 0 else str(c))
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(place / f"{i:04}.png")
+    return folder / "pictures", []
+
+
+def discovered(path, extra, out):
+    assert main(["discover", str(path), "--new-classes", "5", "--out", str(out), *FEW, *extra]) == 0
+    with (out / "labels.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.slow
+def test_the_same_samples_get_the_same_labels_from_every_kind(images, tmp_path):
+    X, y = images
+    # Pictures in folders come class by class, the unlabelled ones last: so do all the others here.
+    order = np.argsort(np.where(y < 0, 99, y), kind="stable")
+    X, y = X[order], y[order]
+    found = {}
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        rows = discovered(*write(kind, tmp_path / kind, X, y), tmp_path / f"run-{kind}")
+        assert len({row["id"] for row in rows}) == len(X)
+        assert [row["given"] for row in rows] == [str(int(c >= 0)) for c in y]
+        found[kind] = np.array([row["label"] for row in rows])
+    # Tables and text hold numbers where the others hold pixels: standardised, they differ in rounding only.
+    pixels, numbers = ("npz", "npy", "idx", "idx.gz", "png folder"), ("csv", "parquet", "text")
+    for group in (pixels, numbers):
+        for kind in group:
+            assert np.array_equal(found[kind], found[group[0]]), kind
+    assert np.mean(found["npz"] == found["csv"]) > 0.97
+
+
+def test_labels_of_their_own_are_matched_by_id(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    (tmp_path / "labels.csv").write_text("id,label\nrow 2,7\nrow 0,\n")
+    samples = data.attach_labels(data.open(tmp_path / "x.npy"), tmp_path / "labels.csv")
+    assert samples.y.tolist() == [-1, -1, 7]
+    (tmp_path / "labels.csv").write_text("id,label\nrow 2,cat\n")
+    assert data.attach_labels(samples, tmp_path / "labels.csv").y.tolist() == ["-1", "-1", "cat"]
+    (tmp_path / "labels.csv").write_text("id,label\nrow 9,cat\n")
+    with pytest.raises(ValueError, match="row 9"):
+        data.attach_labels(samples, tmp_path / "labels.csv")
