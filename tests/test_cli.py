@@ -133,6 +133,9 @@ def test_csv_and_folders_of_images_go_in(tmp_path, capsys):
         (["show", "nowhere"], "must be a cdknet run folder"),
         (["predict", "nowhere", "{npz}", "--out", "l.csv"], "must be a cdknet run folder"),
         (["surprise"], "No such command"),
+        (["discover", "mnits", "--out", "r"], "Did you mean the set 'mnist'"),
+        (["discover", "{npz}", "--out", "r", "--new-classes", "2", "--device", "cuda:99"], "and be there"),
+        (["evaluate", "{npz}", "--truth", "nowhere.csv"], "no such file"),
         (["show"], "Missing argument"),
     ],
 )
@@ -140,6 +143,14 @@ def test_mistakes_get_one_line_and_exit_code_2(arguments, message, npz, capsys, 
     monkeypatch.chdir(tmp_path)
     assert main([a.format(npz=npz) for a in arguments]) == 2
     assert message in complaint(capsys)
+    assert not Path("r.partial").exists(), "nothing to resume, nothing in the way"
+
+
+def test_the_version_can_be_asked(capsys):
+    from cdknet import __version__
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"cdknet {__version__}\n"
 
 
 def test_every_option_has_a_flag(capsys):

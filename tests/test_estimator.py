@@ -261,6 +261,8 @@ def test_watchers_see_every_epoch():
         ({"label_weight": -1}, "label_weight must be at least 0"),
         ({"subsample": 0.0}, "subsample must be above 0"),
         ({"device": "toaster"}, "device must be auto"),
+        ({"device": "cuda:99"}, "and be there. Got 'cuda:99'"),
+        ({"views": "colour"}, "views='colour' must suit"),
         ({"random_state": -1}, "random_state must be"),
         ({"encoder": "resnet"}, "encoder must be a torch"),
         ({"clusterer": 5}, "clusterer must have fit_predict"),
@@ -273,6 +275,14 @@ def test_bad_input_gets_one_clear_error_before_any_training(change, message):
     with pytest.raises((ValueError, TypeError), match=message):
         ClassDiscovery(**params).fit(change.get("X", X), change.get("y", Y))
     assert not trained
+
+
+def test_the_score_is_of_labelled_samples_only(fitted):
+    known = Y >= 0
+    expected = np.mean(fitted.predict(X[known]) == Y[known])
+    assert fitted.score(X, Y) == pytest.approx(expected)
+    with pytest.raises(ValueError, match="at least one sample"):
+        fitted.score(X, np.full(240, -1))
 
 
 def test_wrong_shapes_at_prediction_are_named(fitted):

@@ -100,6 +100,52 @@ def test_the_same_samples_get_the_same_labels_from_every_kind(images, tmp_path):
     assert np.mean(found["npz"] == found["csv"]) > 0.97
 
 
+def test_columns_are_matched_by_name_and_not_by_place(tmp_path):
+    (tmp_path / "a.csv").write_text("length,colour,label\n1,red,x\n2,blue,y\n3,red,\n")
+    (tmp_path / "b.csv").write_text("colour,length\nblue,5\nred,6\ngreen,7\n")
+    made, asked = data.open(tmp_path / "a.csv"), data.open(tmp_path / "b.csv")
+    assert made.columns == ("length", "colour=red", "colour=blue")
+    # green was never seen: neither red nor blue.
+    assert asked.aligned(made.columns).X.tolist() == [[5, 0, 1], [6, 1, 0], [7, 0, 0]]
+    assert made.aligned(made.columns) is made
+    for header, message in (
+        ("colour,width", "no column 'length'"),
+        ("colour,length,width", "'width' that was not"),
+    ):
+        row = ",".join(["red", *"1" * header.count(",")])
+        (tmp_path / "c.csv").write_text(f"{header}\n{row}\n")
+        with pytest.raises(ValueError, match=message):
+            data.open(tmp_path / "c.csv").aligned(made.columns)
+
+
+def test_a_table_in_another_order_gets_the_same_labels(tmp_path):
+    digits = data.load("digits")
+    X, y = digits.X_train[:120].reshape(120, -1), digits.y_train[:120]
+    names = [f"p{i}" for i in range(64)]
+    for name, order in (("a.csv", np.arange(64)), ("b.csv", np.arange(64)[::-1])):
+        with (tmp_path / name).open("w", newline="") as file:
+            head = [*(names[i] for i in order), "label"]
+            rows = ([*x[order], "" if c > 4 else c] for x, c in zip(X, y, strict=True))
+            csv.writer(file).writerows([head, *rows])
+    discovered(tmp_path / "a.csv", [], tmp_path / "run")
+    labels = []
+    for name in ("a.csv", "b.csv"):
+        out = tmp_path / f"labels-{name}"
+        assert main(["predict", str(tmp_path / "run"), str(tmp_path / name), "--out", str(out)]) == 0
+        labels.append(out.read_text())
+    assert labels[0] == labels[1]
+
+
+def test_an_id_has_one_label(tmp_path):
+    (tmp_path / "labels.csv").write_text("id,label\na,1\na,1\nb,2\n")
+    assert data.read_labels(tmp_path / "labels.csv") == {"a": "1", "b": "2"}
+    (tmp_path / "labels.csv").write_text("id,label\na,1\na,2\n")
+    with pytest.raises(ValueError, match="Got '1' and '2' for 'a'"):
+        data.read_labels(tmp_path / "labels.csv")
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        data.read_labels(tmp_path / "nothing.csv")
+
+
 def test_labels_of_their_own_are_matched_by_id(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     (tmp_path / "labels.csv").write_text("id,label\nrow 2,7\nrow 0,\n")

@@ -170,7 +170,10 @@ def test_writing_what_was_read_gives_the_same_files(run, tmp_path):
 
 
 def test_a_checkpoint_keeps_one_job_and_no_other(tmp_path):
-    FolderCheckpoint(tmp_path / "c", {"seed": 1, "lambda": 10.0})
+    FolderCheckpoint(tmp_path / "c", {"seed": 7})
+    assert not (tmp_path / "c").exists(), "nothing is written before there is something to keep"
+    first = FolderCheckpoint(tmp_path / "c", {"seed": 1, "lambda": 10.0})
+    first.save("pretrain", Snapshot(1, True, {}, {"history": []}))
     FolderCheckpoint(tmp_path / "c", {"seed": 1, "lambda": 10.0})
     with pytest.raises(ValueError, match=r"same data and options.*seed was 1, is 2"):
         FolderCheckpoint(tmp_path / "c", {"seed": 2, "lambda": 10.0})

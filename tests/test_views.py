@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cdknet.views import VIEWS, choose_views, grey_views, radio_views
+from cdknet.views import VIEWS, check_views, choose_views, grey_views, radio_views
 
 SHAPES = {"grey": (12, 12), "colour": (3, 12, 12), "radio": (2, 64), "vectors": (9,)}
 
@@ -60,6 +60,13 @@ def test_a_turn_in_phase_keeps_the_power():
     ratio = radio_views(x, torch.Generator().manual_seed(0)).square().sum(dim=(1, 2)) / power
     assert ratio.min() > 0.7
     assert ratio.max() < 1.4
+
+
+def test_views_that_do_not_suit_are_refused():
+    check_views("grey", (3, 8, 8))
+    for kind, shape in (("colour", (8, 8)), ("radio", (8, 8)), ("grey", (9,))):
+        with pytest.raises(ValueError, match=f"views='{kind}' must suit"):
+            check_views(kind, shape)
 
 
 @pytest.mark.parametrize(

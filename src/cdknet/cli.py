@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import shutil
@@ -91,6 +92,30 @@ class InterruptedRun(Exception):
     """Ctrl-C during a run that can be resumed."""
 
 
+def _interrupted(unfinished: Path) -> InterruptedRun:
+    if not unfinished.exists():
+        return InterruptedRun("It had only begun: start again.")
+    return InterruptedRun(f"What was learned is in {unfinished}. Add --resume to go on.")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from cdknet import __version__
+
+        sys.stdout.write(f"cdknet {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options_of_all(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Find the classes that nobody has labelled yet. Start with: cdknet demo"""
+
+
 # Commands
 
 
@@ -170,40 +195,45 @@ def discover(
     if samples.y is None:
         raise ValueError(
             f"{samples.source}: discovery needs labels of the old classes. Got a file without labels. "
-            "Give them as --labels FILE, a CSV of id and label."
+            "Name a table's column with --label-column, or give --labels FILE, a CSV of id and label."
         )
     if new_classes is None:
         if truth is None:
             raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
         new_classes = len(truth.new_classes)
     from cdknet.estimator import ClassDiscovery
-    from cdknet.progress import Bars
+    from cdknet.progress import Bars, CtrlC
 
     for note in samples.notes:
         _say(note, quiet=as_json)
-    with Bars(quiet=as_json) as bars:
+    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
         model = ClassDiscovery(
             **options,
             n_new_classes=new_classes,
             random_state=seed,
             device=device,
             checkpoint_dir=unfinished,
-            watchers=[bars],
+            watchers=[bars, ctrl_c],
         )
         try:
             model.fit(samples.X, samples.y)
         except KeyboardInterrupt:
-            raise InterruptedRun(f"What was learned is in {unfinished}. Add --resume to go on.") from None
-    _save(
-        model,
-        samples.X,
-        out,
-        force=force,
-        ids=samples.ids.tolist(),
-        source=samples.source,
-        notes=samples.notes,
-    )
-    shutil.rmtree(unfinished)
+            raise _interrupted(unfinished) from None
+    _say("Drawing the map and the gallery", quiet=as_json)
+    try:
+        _save(
+            model,
+            samples.X,
+            out,
+            force=force,
+            ids=samples.ids.tolist(),
+            source=samples.source,
+            notes=samples.notes,
+            columns=samples.columns,
+        )
+    except KeyboardInterrupt:
+        raise _interrupted(unfinished) from None
+    shutil.rmtree(unfinished, ignore_errors=True)
     if truth is not None and not as_json:
         from cdknet.metrics import new_class_scores
         from cdknet.tables import scores_table
@@ -231,13 +261,19 @@ def predict(
     import numpy as np
 
     from cdknet.estimator import ClassDiscovery
+    from cdknet.runs import read_config
 
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"{out} must go into a folder that exists. Got {out.parent}, which does not.")
     if out.exists() and not force:
         raise FileExistsError(
             f"{out} must not exist yet. Got a file of that name. Say --force to replace it."
         )
     model = ClassDiscovery.load(run)
     samples, _ = _open(data, reading)
+    columns = read_config(run).get("columns")
+    if columns is not None:
+        samples = samples.aligned(tuple(columns))
     probabilities = model.predict_proba(samples.X)
     counts = _write_labels(out, samples.ids.tolist(), probabilities, model)
     written = [out]
@@ -372,6 +408,8 @@ def _open(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | No
         ids = np.array([f"{data} {i}" for i in range(len(problem.train.X))])
         samples = sources.Samples(problem.train.X, problem.train.y, ids, data, groups=dataset.groups_train)
         return samples, problem.train_truth
+    if not Path(data).exists() and (near := difflib.get_close_matches(data, sources.names(), n=1)):
+        raise FileNotFoundError(f"{data}: no such file, folder or set. Did you mean the set {near[0]!r}?")
     given = {name: value for name, value in reading.items() if value is not None}
     if "shape" in given:
         given["shape"] = _shape(given["shape"])
@@ -431,7 +469,15 @@ def _download_bar() -> Callable[[str, int, int | None], None]:
 
 
 def _save(
-    model: ClassDiscovery, X: Any, out: Path, *, force: bool, ids: list[str], source: str, notes: Any = ()
+    model: ClassDiscovery,
+    X: Any,
+    out: Path,
+    *,
+    force: bool,
+    ids: list[str],
+    source: str,
+    notes: Any = (),
+    columns: Any = None,
 ) -> None:
     """Write the run folder with its pictures."""
     from dataclasses import replace
@@ -439,7 +485,7 @@ def _save(
     from cdknet import pictures
     from cdknet.runs import write_run
 
-    run = model.to_run(ids=ids, source=source, notes=list(notes))
+    run = model.to_run(ids=ids, source=source, notes=list(notes), columns=columns)
     points = pictures.map_2d(model.embedding_, seed=model.seed_)
     new = model.classes_[-model.n_new_classes_ :]
     drawn = {
@@ -507,7 +553,9 @@ def main(argv: list[str] | None = None) -> int:
             return 130
         if not hasattr(error, "format_message"):
             raise
-        _complain(f"{error.format_message()} Try: cdknet --help")
+        if message := error.format_message():  # none where the help was shown instead
+            path = getattr(getattr(error, "ctx", None), "command_path", "cdknet")
+            _complain(f"{message.rstrip('.')}. Try: {path} --help")
         return 2
 
 

@@ -33,7 +33,7 @@ from cdknet.pipeline import Blueprint, Fitted, Model, run_stages
 from cdknet.runs import FolderCheckpoint, Run, fingerprint, read_run, write_run
 from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem
-from cdknet.views import Views
+from cdknet.views import Views, check_views
 
 
 class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
@@ -177,6 +177,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         X = check_X(X)
         labels = encode_labels(y, len(X))
         self._check_problem(labels, params["n_new_classes"])
+        if params["views"] != "auto":
+            check_views(params["views"], tuple(X.shape[1:]))
         problem = Problem.from_arrays(X, labels.targets)
         seed = _seed_of(self.random_state)
         checkpoint = self._checkpoint(X, labels, params, seed)
@@ -251,15 +253,15 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         n_unlabelled = int((labels.targets == UNLABELED).sum())
         n_old, n_labelled = len(labels.old_classes), len(labels.targets) - n_unlabelled
         if n_old < 2:
-            got = f"one class, {labels.old_classes[0]!r}" if n_old else "no labelled sample"
+            got = f"one class, {labels.old_classes[0].item()!r}" if n_old else "no labelled sample"
             raise ValueError(
-                f"y must name at least 2 old classes. Got {got}. Label some samples of another class; "
+                f"y must name at least 2 old classes. Got {got}. Label samples of two classes or more; "
                 "with no labels at all, use a clustering method."
             )
         if n_unlabelled == 0:
             raise ValueError(
-                f"y must mark unlabelled samples with {UNLABELED}. Got none among {n_labelled}: there is "
-                "nothing to discover. For a plain classifier use another estimator."
+                f"y must mark unlabelled samples with {UNLABELED} (in a table: a blank label; in a folder of "
+                f"images: a sub-folder unlabelled). Got none among {n_labelled}: nothing to discover."
             )
         if n_unlabelled < n_new_classes:
             raise ValueError(
@@ -335,6 +337,15 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     def _logits(self, X: Any) -> torch.Tensor:
         inputs = self._inputs(X)  # says so if there is no model yet
         return self.model_.apply(inputs).logits
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Share of the labelled samples that are called by their own name; unlabelled ones are left out."""
+        labels = np.asarray(y)
+        known = np.array([str(label) != str(UNLABELED) for label in labels.tolist()], dtype=bool)
+        if not known.any():
+            raise ValueError("y must label at least one sample to be scored. Got none. See cdknet.metrics.")
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(np.average(self.predict(np.asarray(X)[known]) == labels[known], weights=weight))
 
     # Keeping
 
@@ -468,9 +479,13 @@ def _device_of(device: str) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
-    except (RuntimeError, TypeError):
-        raise ValueError(f"device must be auto, cpu, cuda or cuda:N. Got {device!r}.") from None
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)  # is it there?
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError):
+        raise ValueError(
+            f"device must be auto, cpu, cuda or cuda:N, and be there. Got {device!r}. Use auto or cpu."
+        ) from None
+    return chosen
 
 
 def _plain(value: Any) -> Any:

@@ -72,6 +72,10 @@ class Network(nn.Module):
             self.trunk.eval()
         return self
 
+    def trainable(self) -> list[nn.Parameter]:
+        """The weights that may change: all but those that were frozen."""
+        return [weight for weight in self.parameters() if weight.requires_grad]
+
     @property
     def device(self) -> torch.device:
         return self.head.weight.device
@@ -290,11 +294,10 @@ def grow(network: Network, strategy: str, n_new_classes: int, extra_units: float
     network.head = _wider(network.head, n_new_classes, extra_features)
     grown_layers.append(network.head)
     fast = {id(weight) for layer in grown_layers for weight in layer.parameters()}
-    trainable = [weight for weight in network.parameters() if weight.requires_grad]
     return Growth(
         network,
-        [weight for weight in trainable if id(weight) in fast],
-        [weight for weight in trainable if id(weight) not in fast],
+        [weight for weight in network.trainable() if id(weight) in fast],
+        [weight for weight in network.trainable() if id(weight) not in fast],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,8 @@ def map_2d(features: NDArray[Any], *, seed: int = 0) -> NDArray[np.float32]:
     if len(rows) > MOST_MAPPED:
         chosen = np.sort(np.random.default_rng(seed).choice(rows, MOST_MAPPED, replace=False))
     perplexity = min(30, (len(chosen) - 1) / 3)
-    tsne = openTSNE.TSNE(perplexity=perplexity, random_state=seed, n_jobs=2, initialization="pca")
+    threads = int(os.environ.get("OMP_NUM_THREADS") or min(2, os.cpu_count() or 1))
+    tsne = openTSNE.TSNE(perplexity=perplexity, random_state=seed, n_jobs=threads, initialization="pca")
     placed = np.asarray(tsne.fit(features[chosen]), dtype=np.float32)
     if len(chosen) == len(rows):
         return placed

@@ -294,9 +294,7 @@ class FolderCheckpoint:
             raise ValueError(
                 f"{self.folder} must be an unfinished run or empty. Got other files. Use another folder."
             )
-        else:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps(job, indent=1).encode())
+        self._job = json.dumps(job, indent=1).encode()  # written with the first snapshot, not before
 
     def _path(self, stage: str) -> Path:
         return self.folder / f"{stage}.safetensors"
@@ -330,6 +328,9 @@ class FolderCheckpoint:
 
         if self._pending is None:
             return
+        if not (self.folder / "job.json").exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_file(self.folder / "job.json", self._job)
         stage, snapshot = self._pending
         facts = {**snapshot.facts, "epoch": snapshot.epoch, "done": snapshot.done}
         replace_file(self._path(stage), save(snapshot.tensors, metadata={"facts": json.dumps(facts)}))

@@ -116,5 +116,10 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         )
     how = Table(show_header=False, box=None)
     for key in ("network", "expansion", "label_weight", "seed", "epochs", "seconds", "pictures"):
-        how.add_row(key, escape(str(facts[key])))
+        value = facts[key]
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} {n}" for name, n in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(value)
+        how.add_row(key, escape(str(value)))
     return [table, how]

@@ -88,6 +88,21 @@ VIEWS: dict[str, Views] = {
 }
 
 
+def check_views(name: str, shape: tuple[int, ...]) -> None:
+    """Raise if samples of this shape cannot be seen in these views."""
+    fits = {
+        "grey": len(shape) in (2, 3),
+        "colour": len(shape) == 3,
+        "radio": len(shape) == 2 and shape[0] == 2,
+        "vectors": True,
+    }
+    if not fits[name]:
+        right = choose_views(shape)
+        raise ValueError(
+            f"views={name!r} must suit samples of shape {shape}. They do not. Use 'auto' ({right})."
+        )
+
+
 def choose_views(shape: tuple[int, ...]) -> str:
     """The views that `auto` means for samples of this shape."""
     if is_iq(shape):

@@ -15,6 +15,10 @@ from .samples import Samples
 def read_labels(path: str | Path) -> dict[str, str]:
     """id -> label, from a CSV with these two columns. A blank label or -1 is no label."""
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: there must be a CSV with the columns id and label. Got no such file."
+        )
     with path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file)
         try:
@@ -23,7 +27,14 @@ def read_labels(path: str | Path) -> dict[str, str]:
             rows = [(row["id"], row["label"]) for row in reader]
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.") from None
-    labels = {name: label for name, label in rows if label not in (None, "", str(UNLABELED))}
+    labels: dict[str, str] = {}
+    for name, label in rows:
+        if label in (None, "", str(UNLABELED)):
+            continue
+        if labels.setdefault(name, label) != label:
+            raise ValueError(
+                f"{path}: an id must have one label. Got {labels[name]!r} and {label!r} for {name!r}."
+            )
     if not labels:
         raise ValueError(f"{path}: must label at least one sample. Got none.")
     return labels
@@ -35,7 +46,7 @@ def attach_labels(samples: Samples, path: str | Path) -> Samples:
     stray = labels.keys() - set(samples.ids.tolist())
     if stray:
         raise ValueError(
-            f"{path}: ids must be those of {samples.source}, such as {samples.ids[0]!r}. "
+            f"{path}: ids must be those of {samples.source}, such as {str(samples.ids[0])!r}. "
             f"Got {min(stray)!r}, which is none of them."
         )
     y = np.array([labels.get(name, str(UNLABELED)) for name in samples.ids.tolist()])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ class Samples:
     source: str  # the path or name it came from
     notes: tuple[str, ...] = field(default=())  # what the reader decided: resize rule, encoded columns, ...
     groups: NDArray[np.str_] | None = None  # (n,)
+    columns: tuple[str, ...] | None = (
+        None  # of a table: what each feature is called, "colour=red" for a category
+    )
 
     def __len__(self) -> int:
         return len(self.X)
@@ -34,3 +37,33 @@ class Samples:
                 raise ValueError(
                     f"{self.source}: {name} must have one entry a sample ({len(self.X)}). Got {len(value)}."
                 )
+
+    def aligned(self, columns: tuple[str, ...]) -> Samples:
+        """The same samples with the features of another table, in its order, matched by name.
+
+        A category that does not occur here is 0 for all; one that did not occur there is left out.
+        """
+        if self.columns is None or self.columns == columns:
+            return self
+        here, there = set(self.columns), set(columns)
+        missing = [c for c in columns if c not in here and _column(c) not in map(_column, here)]
+        strange = [c for c in self.columns if c not in there and _column(c) not in map(_column, there)]
+        if missing or strange:
+            what = f"no column {missing[0]!r}" if missing else f"a column {strange[0]!r} that was not there"
+            raise ValueError(
+                f"{self.source}: the table must have the columns that the run was made with. Got {what}. "
+                f"They were {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}."
+            )
+        flat = self.X.reshape(len(self.X), -1)
+        X = np.zeros((len(flat), len(columns)), flat.dtype)
+        for j, name in enumerate(columns):
+            if name in here:
+                X[:, j] = flat[:, self.columns.index(name)]
+        return replace(
+            self, X=X.reshape(len(X), *self.X.shape[1:]) if self.X.ndim > 2 else X, columns=columns
+        )
+
+
+def _column(name: str) -> str:
+    """The column of a category: colour of "colour=red"."""
+    return name.partition("=")[0]

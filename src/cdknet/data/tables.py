@@ -290,4 +290,4 @@ def assemble(
     if roles.id is not None:
         rows = unique_ids(path, text_array(path, ids, "ids", size))
         notes.insert(0, f"ids from column {names[roles.id]!r}")
-    return Samples(reshaped(path, X, shape), y, rows, str(path), tuple(notes))
+    return Samples(reshaped(path, X, shape), y, rows, str(path), tuple(notes), columns=tuple(heads))

@@ -18,7 +18,7 @@ from cdknet.networks import Network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.spectral import median_distance, neighbor_embedding, spectral_embedding, subspace_turn
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
-from cdknet.views import VIEWS, Views, choose_views
+from cdknet.views import VIEWS, Views, check_views, choose_views
 
 VIEW_SIGMA = 0.5  # width of the kernel between views, on the unit sphere
 
@@ -84,7 +84,7 @@ def discover(
         )
     else:
         network = copy.deepcopy(network)
-    optimizer = torch.optim.Adam(_trainable(network), lr=rate, maximize=True)
+    optimizer = torch.optim.Adam(network.trainable(), lr=rate, maximize=True)
     loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
@@ -184,7 +184,7 @@ def learn_views(
     samples before U is made from them. Over all samples, labelled or not, for at least `view_steps` steps.
     """
     network = copy.deepcopy(network)
-    optimizer = torch.optim.Adam(_trainable(network), lr=learning_rate, maximize=True)
+    optimizer = torch.optim.Adam(network.trainable(), lr=learning_rate, maximize=True)
     loop = Loop("views", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
     view = _view_function(options, views, problem.inputs.sample_shape)
     n = len(problem.inputs)
@@ -215,11 +215,9 @@ def view_objective(
 
 
 def _view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:
-    return own or VIEWS[choose_views(shape) if options.views == "auto" else options.views]
-
-
-def _trainable(network: Network) -> list[nn.Parameter]:
-    return [weight for weight in network.parameters() if weight.requires_grad]
+    name = choose_views(shape) if options.views == "auto" else options.views
+    check_views(name, shape)
+    return own or VIEWS[name]
 
 
 def _ascend(optimizer: torch.optim.Optimizer, value: Tensor, weight: float = 1.0) -> float:

@@ -39,9 +39,7 @@ def pretrain(
     every epoch is run, as in the paper, and the last weights are kept.
     """
     network = copy.deepcopy(network)
-    optimizer = torch.optim.Adam(
-        [weight for weight in network.parameters() if weight.requires_grad], lr=options.learning_rate
-    )
+    optimizer = torch.optim.Adam(network.trainable(), lr=options.learning_rate)
     loop = Loop("pretrain", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     split = torch.Generator().manual_seed(derive_seed(seed, "hold out"))
