@@ -1,7 +1,10 @@
+import os
 import sys
 from pathlib import Path
 
 from hypothesis import settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 
 sys.path.insert(0, str(Path(__file__).parent))  # `strategies` and `contracts`, shared by the tests
 
