@@ -156,3 +156,26 @@ def test_labels_of_their_own_are_matched_by_id(tmp_path):
     (tmp_path / "labels.csv").write_text("id,label\nrow 9,cat\n")
     with pytest.raises(ValueError, match="row 9"):
         data.attach_labels(samples, tmp_path / "labels.csv")
+
+
+def test_recordings_are_labelled_by_slice_and_by_transmission(tmp_path):
+    pytest.importorskip("sigmf", reason="needs the extra [rf]")
+    from cdknet.radio import write_sigmf
+
+    generator = np.random.default_rng(0)
+    time = np.arange(256)
+    labels = [("a", "b", None, None)[i % 4] for i in range(24)]
+    waves = [np.exp(2j * np.pi * (0.02 + 0.1 * (i % 4)) * time) for i in range(24)]
+    noisy = [w + 0.05 * (generator.normal(size=256) + 1j * generator.normal(size=256)) for w in waves]
+    recording = write_sigmf(
+        tmp_path / "air", [w.astype(np.complex64) for w in noisy], sample_rate=1e6, labels=labels
+    )
+    few = [*FEW, "--slice-length", "64"]
+    assert main(["discover", str(recording), "--new-classes", "2", "--out", str(tmp_path / "run"), *few]) == 0
+    out = tmp_path / "labels.csv"
+    reading = ["--out", str(out), "--slice-length", "64"]
+    assert main(["predict", str(tmp_path / "run"), str(recording), *reading]) == 0
+    with out.open(newline="") as slices, (tmp_path / "labels.groups.csv").open(newline="") as groups:
+        by_slice, by_transmission = list(csv.DictReader(slices)), list(csv.DictReader(groups))
+    assert (len(by_slice), len(by_transmission)) == (96, 24)
+    assert {row["label"] for row in by_transmission} <= {"a", "b", "new-1", "new-2"}

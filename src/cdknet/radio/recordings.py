@@ -116,13 +116,14 @@ def write_sigmf(
     transmissions: Sequence[ArrayLike],
     *,
     sample_rate: float,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str | None] | None = None,
     carrier_hz: float | None = None,
     description: str = "",
 ) -> Path:
     """Write transmissions one after the other as `path.sigmf-data` and `.sigmf-meta`; returns the latter.
 
-    Each becomes an annotation, labelled by `labels`. Samples are stored as cf32_le. Nothing is overwritten.
+    Each becomes an annotation, labelled by `labels` (None: unlabelled). Samples are stored as cf32_le.
+    Nothing is overwritten.
     """
     sigmf = _import_sigmf()
     path = Path(path)
@@ -150,7 +151,8 @@ def write_sigmf(
     meta.add_capture(0, {} if carrier_hz is None else {"core:frequency": float(carrier_hz)})
     start = 0
     for i, part in enumerate(parts):
-        meta.add_annotation(start, len(part), {} if labels is None else {"core:label": str(labels[i])})
+        label = None if labels is None else labels[i]
+        meta.add_annotation(start, len(part), {} if label is None else {"core:label": str(label)})
         start += len(part)
     meta.validate()
     meta_path.parent.mkdir(parents=True, exist_ok=True)
