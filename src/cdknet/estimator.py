@@ -307,7 +307,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     def transform(self, X: Any, *, stage: str | None = None) -> NDArray[Any]:
         """Features f(x), (n, d): the final ones, or those after stage "pretrain", "discover" or "expand".
 
-        Earlier stages are at hand in the session that fitted; a saved run keeps the final network only.
+        Earlier stages are at hand after a fit; a saved run keeps the final network only.
         """
         inputs = self._inputs(X)
         if stage is None:
