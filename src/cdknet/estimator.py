@@ -52,7 +52,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     clusterer : object with fit_predict, or function (features, n_clusters, seed) -> labels, optional
         What makes the pseudo-labels; k-means by default.
     random_state : int, RandomState or None
-        The same int gives the same result, to the bit, on the same machine.
+        The same int gives the same result, to the bit, on one machine with one number of threads.
     device : str
         "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
     checkpoint_dir : path, optional
