@@ -132,7 +132,7 @@ def test_the_networks_given_are_not_changed():
         before = {k: v.clone() for k, v in network.state_dict().items()}
         after = stage(network).network
         assert all(torch.equal(v, network.state_dict()[k]) for k, v in before.items())
-        assert not torch.equal(after.head.weight[:3, :128], network.head.weight) or after is not network
+        assert after is not network
 
 
 @every_stage
