@@ -29,7 +29,7 @@ def sample(name, n=5):
 @pytest.mark.parametrize(
     ("name", "weights"),
     [
-        # Counted by hand from FIELD's description: kernels, biases, dense layers, softmax of 10.
+        # Counted by hand from the description of the networks: kernels, biases, dense layers, softmax of 10.
         ("paper-mnist", 320 + 18_496 + 9216 * 128 + 128 + 1290),
         ("paper-cifar", 896 + 9248 + 18_496 + 36_928 + 2304 * 512 + 512 + 5130),
         (

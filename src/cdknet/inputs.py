@@ -5,7 +5,6 @@ A sample is a vector (d,), a grey image (h, w), an image with channels (c, h, w)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,12 +32,6 @@ class Inputs:
         """Those rows as float32; uint8 comes out in [0, 1]."""
         batch = torch.from_numpy(np.ascontiguousarray(self.X[rows.numpy()])).to(device)
         return to_float(batch)
-
-    def chunks(self) -> Iterator[tuple[int, Tensor]]:
-        """Every row in order, as (first row, float32 tensor)."""
-        for start in range(0, len(self), CHUNK):
-            stop = min(start + CHUNK, len(self))
-            yield start, self.take(torch.arange(start, stop))
 
 
 def to_float(batch: Tensor) -> Tensor:

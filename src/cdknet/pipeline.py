@@ -167,8 +167,7 @@ def _centre_model(problem: Problem, discovery: Discovery, normalize: bool) -> Mo
 def keep_freed_memory() -> None:
     """Ask glibc to keep freed tensors instead of handing each back to the kernel between steps.
 
-    For the whole process, and harmless: it only costs idle memory. 1.1 to 1.3 times faster training of
-    the paper's networks. Elsewhere than on glibc this does nothing.
+    For the whole process, and harmless: it only costs idle memory. Elsewhere than on glibc this does nothing.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -249,3 +249,12 @@ def labels_from_array(path: Path, y: AnyArray, n: int, size: int) -> tuple[AnyAr
             raise ValueError(f"{path}: y must fit 64-bit whole numbers. Got {int(y.max())}.")
         return y.astype(np.int64), ()
     raise ValueError(f"{path}: y must hold whole numbers or text. Got values of type {y.dtype}.")
+
+
+def is_number(text: str) -> bool:
+    """Whether a cell of a table or text file is written as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

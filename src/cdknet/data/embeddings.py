@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import finite, readable_file, reshaped, row_ids, text_array, unique_ids
+from .checks import finite, is_number, readable_file, reshaped, row_ids, text_array, unique_ids
 from .samples import Samples
 
 LONGEST_LINE = 4 * 2**20  # characters
@@ -57,7 +57,7 @@ def _parse(path: Path, lines: Iterator[list[str]]) -> tuple[NDArray[np.float32],
     if second is not None and _is_word2vec_head(first, second):
         promised, rows = int(first[0]), [second]
         notes = ("first line is word2vec's count and length",)
-    named = not _is_number(rows[0][0])
+    named = not is_number(rows[0][0])
     width = len(rows[0]) - named
     if width < 1:
         raise ValueError(
@@ -77,7 +77,7 @@ def _parse(path: Path, lines: Iterator[list[str]]) -> tuple[NDArray[np.float32],
             with np.errstate(over="ignore"):
                 vectors.append(np.array(cells[int(named) :], dtype=np.float64).astype(np.float32))
         except ValueError:
-            bad = next(cell for cell in cells[int(named) :] if not _is_number(cell))
+            bad = next(cell for cell in cells[int(named) :] if not is_number(cell))
             raise ValueError(f"{path}: must hold numbers. Got {bad[:40]!r} in row {i}.") from None
     if promised is not None and promised != len(vectors):
         raise ValueError(f"{path}: first line promises {promised:,} rows, file has {len(vectors):,}.")
@@ -92,12 +92,4 @@ def _chain(rows: list[list[str]], lines: Iterator[list[str]]) -> Iterator[list[s
 def _is_word2vec_head(first: list[str], second: list[str]) -> bool:
     """Two whole numbers, the second of which is the length of a *named* next line."""
     whole = len(first) == 2 and all(cell.isascii() and cell.isdigit() and len(cell) < 12 for cell in first)
-    return whole and not _is_number(second[0]) and len(second) == int(first[1]) + 1
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return whole and not is_number(second[0]) and len(second) == int(first[1]) + 1

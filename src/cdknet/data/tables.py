@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from .checks import (
     AnyArray,
     finite,
+    is_number,
     justified,
     labels_from_text,
     readable_file,
@@ -98,7 +99,7 @@ def _read_csv(
     first = next(rows, None)
     if first is None:
         raise ValueError(f"{path}: must hold a row of column names and rows of values. Got blank lines only.")
-    if all(_is_number(cell) for cell in first):  # no names: the first row is a sample
+    if all(is_number(cell) for cell in first):  # no names: the first row is a sample
         names, rows = [f"column {i}" for i in range(len(first))], itertools.chain([first], rows)
     else:
         names = [name.strip() for name in first]
@@ -108,7 +109,7 @@ def _read_csv(
     rows = itertools.chain([second], rows)
     roles = roles_of(path, names, label_column, id_column)
     features = [
-        Feature(names[j], is_text=j < len(second) and not _is_number(second[j])) for j in roles.features
+        Feature(names[j], is_text=j < len(second) and not is_number(second[j])) for j in roles.features
     ]
     labels: list[str] = []
     ids: list[str] = []
@@ -162,14 +163,6 @@ def _blocks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
         yield block
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def roles_of(path: Path, names: list[str], label_column: str | None, id_column: str | None) -> Roles:
     doubles = (
         sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
@@ -221,7 +214,7 @@ def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Featu
         try:
             wide = np.array(cells, dtype=np.float64)
         except ValueError:
-            i, j = next((i, j) for i, row in enumerate(block) for j in numbers if not _is_number(row[j]))
+            i, j = next((i, j) for i, row in enumerate(block) for j in numbers if not is_number(row[j]))
             name = features[roles.features.index(j)].name
             got = repr(block[i][j][:40]) if block[i][j].strip() else "a blank cell"
             raise ValueError(
@@ -234,7 +227,7 @@ def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Featu
     for j, feature in zip(roles.features, features, strict=True):
         if feature.is_text:
             cells_of = [row[j].strip() for row in block]
-            number = next((i for i, cell in enumerate(cells_of) if cell and _is_number(cell)), None)
+            number = next((i for i, cell in enumerate(cells_of) if cell and is_number(cell)), None)
             if number is not None:
                 raise ValueError(
                     f"{path}: column {feature.name!r} starts with text, so every row must have text. "
