@@ -41,7 +41,7 @@ def test_every_option_has_one_default():
     facade = inspect.signature(ClassDiscovery).parameters
     declared = {f.name: f.default for options in ALL_OPTIONS for f in fields(options)}
     assert {name: facade[name].default for name in declared} == declared
-    apart = {"encoder", "clusterer", "random_state", "device", "checkpoint_dir", "watchers"}
+    apart = {"encoder", "clusterer", "random_state", "device", "checkpoint_dir", "stage_cache", "watchers"}
     assert set(facade) - set(declared) == apart
 
 

@@ -171,6 +171,10 @@ def discover(
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    samples_in_run: Annotated[
+        bool,
+        typer.Option("--samples/--no-samples", help="Keep a copy of the samples in the run folder."),
+    ] = True,
     force: Force = False,
     as_json: Json = False,
     reading: dict[str, Any],
@@ -230,6 +234,8 @@ def discover(
             source=samples.source,
             notes=samples.notes,
             columns=samples.columns,
+            keep_samples=samples_in_run,
+            quiet=as_json,
         )
     except KeyboardInterrupt:
         raise _interrupted(unfinished) from None
@@ -315,6 +321,109 @@ def show(run: RunFolder, as_json: Json = False) -> None:
     _show(run, as_json)
 
 
+@app.command()
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(help="table3, table4, table5, table6, fig3, fig4, fig5, all; page: docs/results.md."),
+    ],
+    datasets: Annotated[str, typer.Option(help="Only these sets, by comma: mnist,digits.")] = "",
+    methods: Annotated[str, typer.Option(help="Only these methods, by comma: k-means,cd-knet-exp.")] = "",
+    seeds: Annotated[int, typer.Option(help="Seeds 0, 1, ...; some tables use fewer.", min=1)] = 5,
+    budget: Annotated[str, typer.Option(help="quick, or paper: its epochs in full.")] = "quick",
+    results: Annotated[Path, typer.Option(help="Where finished cells are kept.")] = Path("results"),
+    docs: Annotated[Path, typer.Option(help="Where pages and pictures go.")] = Path("docs"),
+    cache: Annotated[Path | None, typer.Option(help="Where stages are shared.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run the paper's tables and figures, cell by cell. Finished cells are kept; start again to go on."""
+    from cdknet.reproduce.plan import BUDGETS, plan
+
+    if what == "page":
+        from cdknet.reproduce.page import write_page
+
+        _console().print(f"Written: {write_page(results, docs)}", highlight=False)
+        return
+    names = [[name.strip() for name in part.split(",") if name.strip()] for part in (datasets, methods)]
+    cells = plan(what, seeds=seeds, budget=budget, datasets=names[0], methods=names[1])
+    if dry_run:
+        for cell in cells:
+            sys.stdout.write(cell.key + "\n")
+        return
+    from cdknet.data import cache_dir
+    from cdknet.progress import CellBars, CtrlC
+    from cdknet.reproduce.runner import run_cells
+
+    _say(f"Budget {budget}: {BUDGETS[budget]}", quiet=as_json)
+    lines = []
+    with CtrlC() as ctrl_c, CellBars(len(cells), quiet=as_json) as bars:
+        try:
+            for cell, line in run_cells(
+                cells, results, cache or cache_dir() / "stages", [bars, ctrl_c], begin=bars.begin
+            ):
+                bars.finish(cell.key, line)
+                lines.append(line)
+        except KeyboardInterrupt:
+            raise InterruptedRun(
+                f"{len(lines)} of {len(cells)} cells are in {results}. Start again to go on."
+            ) from None
+    if as_json:
+        _print_json(lines)
+        return
+    from cdknet.reproduce.page import draw_figures, terminal_table
+
+    _console().print(terminal_table(what, cells, lines))
+    for picture in draw_figures(what, results, docs / "pictures"):
+        _console().print(f"Drawn: {picture}", highlight=False)
+
+
+# The explorer
+
+
+Truth = Annotated[Path | None, typer.Option(help="A CSV with columns id and label: the true classes.")]
+DataAgain = Annotated[
+    str | None, typer.Option("--data", help="The data of RUN, where the run does not hold its samples.")
+]
+
+
+@app.command()
+@reads_data
+def explore(
+    run: RunFolder,
+    *,
+    port: Annotated[int | None, typer.Option(help="8765, or the next free one.", min=0, max=65535)] = None,
+    host: Annotated[str, typer.Option(help="The address to listen at. Others than this machine: 0.0.0.0")] = (
+        "127.0.0.1"
+    ),
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    truth: Truth = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Look, but change nothing.")] = False,
+    data: DataAgain = None,
+    as_json: Json = False,
+    reading: dict[str, Any],
+) -> None:
+    """Look at RUN in the browser: name, merge, split and move what was found. Ctrl-C ends it."""
+    _check_web()
+    session = _session(run, truth, data, reading, read_only=read_only)
+    from cdknet.explorer.server import Explorer
+
+    server = Explorer(session, host=host, port=port)
+    if as_json:
+        sys.stdout.write(json.dumps({"url": server.address}) + "\n")
+    else:
+        sys.stdout.write(
+            f"The explorer is at\n\n    {server.address}\n\nCtrl-C ends it. Every change is kept.\n"
+        )
+    sys.stdout.flush()
+    if browser:
+        import threading
+        import webbrowser
+
+        threading.Timer(0.5, webbrowser.open, [server.address]).start()
+    server.serve_forever()
+
+
 # Public sets
 
 
@@ -394,6 +503,37 @@ def data_verify(name: SetName, as_json: Json = False) -> None:
 
 
 # Helpers of the commands
+
+
+def _check_web() -> None:
+    from importlib.util import find_spec
+
+    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+        raise ImportError(
+            f"The explorer needs {' and '.join(missing)}. Install with: pip install 'cdknet[web]'"
+        )
+
+
+def _session(
+    run: Path, truth: Path | None, data: str | None, reading: dict[str, Any], *, read_only: bool = False
+) -> Any:
+    """A run under review, with its samples read again from DATA where asked."""
+    from cdknet.explorer.folder import open_run
+    from cdknet.explorer.session import Session, read_truth
+
+    opened = open_run(run) if data is None else open_run(run, **_samples_again(run, data, reading))
+    return Session(opened, truth=read_truth(opened, truth) if truth else None, read_only=read_only)
+
+
+def _samples_again(run: Path, data: str, reading: dict[str, Any]) -> dict[str, Any]:
+    """The samples of a run from the file it was made from, and what they are called."""
+    from cdknet.runs import read_config
+
+    samples, _ = _open(data, reading)
+    columns = read_config(run).get("columns")
+    if columns is not None:
+        samples = samples.aligned(tuple(columns))
+    return {"samples": samples.X, "sample_ids": samples.ids.tolist()}
 
 
 def _open(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
@@ -478,22 +618,24 @@ def _save(
     source: str,
     notes: Any = (),
     columns: Any = None,
+    keep_samples: bool = True,
+    quiet: bool = True,
 ) -> None:
     """Write the run folder with its pictures."""
     from dataclasses import replace
 
-    from cdknet import pictures
-    from cdknet.runs import write_run
+    from cdknet.pictures import illustrated
+    from cdknet.runs import LARGEST_SAMPLES, storable, write_run
 
+    kept = storable(X) if keep_samples else None
+    if keep_samples and kept is None:
+        _say(
+            f"The samples are more than {LARGEST_SAMPLES / 2**30:.0f} GB and are not copied into the run: "
+            "give cdknet explore and refine the --data again.",
+            quiet=quiet,
+        )
     run = model.to_run(ids=ids, source=source, notes=list(notes), columns=columns)
-    points = pictures.map_2d(model.embedding_, seed=model.seed_)
-    new = model.classes_[-model.n_new_classes_ :]
-    drawn = {
-        "map.png": pictures.draw_map(points, model.labels_, model.classes_, len(new)),
-        "gallery.png": pictures.draw_gallery(X, model.labels_, model.confidence_, new.tolist()),
-        "history.png": pictures.draw_history(model.history_),
-    }
-    write_run(out, replace(run, embedding=run.embedding | {"map": points}, pictures=drawn), force=force)
+    write_run(out, replace(illustrated(run, X), samples=kept), force=force)
 
 
 def _show(run: Path, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ from cdknet.options import (
     check_choice,
 )
 from cdknet.pipeline import Blueprint, Fitted, Model, run_stages
-from cdknet.runs import FolderCheckpoint, Run, fingerprint, read_run, write_run
+from cdknet.readout import Centers, Neighbors, Readout
+from cdknet.runs import FolderCheckpoint, Run, StageCache, fingerprint, read_run, storable, write_run
 from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem
 from cdknet.views import Views, check_views
@@ -58,6 +60,9 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     checkpoint_dir : path, optional
         Where progress is kept. A fit that was interrupted goes on from there, given the same data and
         parameters, and ends in the same result.
+    stage_cache : path, optional
+        Where finished stages 1 and 2 are kept for other fits. A fit of the same data, seed and options of a
+        stage (and those before it) takes it from there instead of training again.
     watchers : sequence of callables
         Each is called with a dict an epoch; one that returns True ends the stage.
 
@@ -71,7 +76,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     embedding_ : (n, d) features of every sample of X
     history_ : list of dicts, one an epoch
     pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample
-    spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about
+    spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U
     stage_networks_ : the network after each stage (not in a loaded model)
     given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
     """
@@ -80,6 +85,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self,
         *,
         n_new_classes: int | None = DiscoverOptions.n_new_classes,
+        method: str = DiscoverOptions.method,
         network: str = NetworkOptions.network,
         encoder: nn.Module | None = None,
         feature_size: int | None = NetworkOptions.feature_size,
@@ -119,9 +125,11 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         checkpoint_dir: str | Path | None = None,
+        stage_cache: str | Path | None = None,
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.n_new_classes = n_new_classes
+        self.method = method
         self.network = network
         self.encoder = encoder
         self.feature_size = feature_size
@@ -161,6 +169,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.random_state = random_state
         self.device = device
         self.checkpoint_dir = checkpoint_dir
+        self.stage_cache = stage_cache
         self.watchers = watchers
 
     # Learning
@@ -210,10 +219,12 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             [labels.old_classes, new_names(labels.old_classes, self.n_new_classes_)]
         )
         self.history_, self.seed_ = list(history), seed
+        self._samples: NDArray[Any] | None = X  # for `save`; a view, no copy
         self.n_features_in_ = X.shape[1] if X.ndim == 2 else int(np.prod(X.shape[1:]))
         self.pseudo_labels_ = fitted.discovery.pseudo_labels.numpy()
-        self.spectral_embedding_ = fitted.discovery.U.numpy()
-        self.spectral_rows_ = fitted.discovery.U_rows.numpy()
+        U, rows = fitted.discovery.U, fitted.discovery.U_rows
+        self.spectral_embedding_ = None if U is None else U.numpy()
+        self.spectral_rows_ = None if rows is None else rows.numpy()
         self.validation_accuracy_ = fitted.pretraining.validation_accuracy
         self.stage_networks_ = {
             "pretrain": fitted.pretraining.network,
@@ -283,13 +294,29 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _checkpoint(
         self, X: NDArray[Any], labels: Labels, params: dict[str, Any], seed: int
-    ) -> FolderCheckpoint | None:
-        if self.checkpoint_dir is None:
+    ) -> FolderCheckpoint | StageCache | None:
+        if self.checkpoint_dir is None and self.stage_cache is None:
             return None
-        apart = ("checkpoint_dir", "watchers", "device", "random_state")
+        apart = ("checkpoint_dir", "stage_cache", "watchers", "device", "random_state")
         job = {k: _plain(v) for k, v in params.items() if k not in apart}
         job |= {"seed": seed, "data": fingerprint(X, labels.targets), "cdknet": cdknet.__version__}
-        return FolderCheckpoint(self.checkpoint_dir, job)
+        kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
+        if self.stage_cache is None:
+            return kept
+        return StageCache(self.stage_cache, self._stage_keys(job), kept)
+
+    def _stage_keys(self, job: dict[str, Any]) -> dict[str, list[Any]]:
+        """What decides the outcome of each stage that may be shared. Functions cannot be told apart."""
+        first = [job["seed"], job["data"], job["cdknet"]]
+        if self.encoder is not None:
+            weights = [weight.detach().cpu().numpy() for weight in self.encoder.state_dict().values()]
+            first += [repr(self.encoder), fingerprint(*weights)]
+        first += [[job[f.name] for f in fields(group)] for group in (NetworkOptions, PretrainOptions)]
+        keys = {"pretrain": first}
+        if self.clusterer is None and not callable(self.views):
+            second = [*first, [job[f.name] for f in fields(DiscoverOptions)]]
+            keys |= {"views": second, "discover": second}
+        return keys
 
     # Answering
 
@@ -358,10 +385,14 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         new = np.isin(self.labels_, self.classes_[-self.n_new_classes_ :])
         columns = zip(names, self.labels_, self.given_, new, self.confidence_, strict=True)
         weights = {f"network.{k}": v.cpu().numpy() for k, v in self.model_.network.state_dict().items()}
-        if self.model_.centers is not None:
-            weights["centers"] = self.model_.centers.numpy()
-        weights["spectral_embedding"] = self.spectral_embedding_
-        weights["spectral_rows"] = self.spectral_rows_
+        readout = self.model_.readout
+        if isinstance(readout, Centers):
+            weights["centers"] = readout.points.numpy()
+        elif isinstance(readout, Neighbors):
+            weights |= {"voters": readout.points.numpy(), "votes": readout.labels.numpy()}
+        if self.spectral_embedding_ is not None and self.spectral_rows_ is not None:
+            weights["spectral_embedding"] = self.spectral_embedding_
+            weights["spectral_rows"] = self.spectral_rows_
         weights["pseudo_labels"] = self.pseudo_labels_
         return Run(
             config={
@@ -370,7 +401,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 "classes": self.classes_.tolist(),
                 "n_features_in": self.n_features_in_,
                 "seed": self.seed_,
-                "scale": self.model_.scale,
+                "scale": readout.scale if isinstance(readout, Centers) else 1.0,
                 "validation_accuracy": self.validation_accuracy_,
                 "versions": {
                     "cdknet": cdknet.__version__,
@@ -395,9 +426,19 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             ],
         )
 
-    def save(self, folder: str | os.PathLike[str], *, force: bool = False) -> Path:
-        """Write a run folder: the model, the labels, the history. Never over an old one without `force`."""
-        return write_run(Path(folder), self.to_run(), force=force)
+    def save(self, folder: str | os.PathLike[str], *, samples: bool = True, force: bool = False) -> Path:
+        """Write a run folder: the model, the labels, the history. Never over an old one without `force`.
+
+        The samples of the fit go with it, so that they can be looked at (`cdknet explore`), if they have at
+        most 4 GB; not with `samples=False`.
+        """
+        X = getattr(self, "_samples", None) if samples else None
+        run = replace(self.to_run(), samples=None if X is None else storable(X))
+        return write_run(Path(folder), run, force=force)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy or pickle of a model does without the samples it was made from."""
+        return {name: value for name, value in super().__getstate__().items() if name != "_samples"}
 
     @classmethod
     def load(
@@ -421,16 +462,15 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             new.n_features_in_, new.seed_ = int(config["n_features_in"]), int(config["seed"])
             new.validation_accuracy_ = config["validation_accuracy"]
             weights = dict(run.weights)
-            new.spectral_embedding_, new.spectral_rows_ = (
-                weights["spectral_embedding"],
-                weights["spectral_rows"],
-            )
+            new.spectral_embedding_ = weights.get("spectral_embedding")
+            new.spectral_rows_ = weights.get("spectral_rows")
             new.pseudo_labels_ = weights["pseudo_labels"]
             labels = np.array([row["label"] for row in run.labels])
             new.labels_ = labels.astype(classes.dtype)
             new.given_ = np.array([row["given"] == "1" for row in run.labels])
             new.confidence_ = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
             new.embedding_, new.history_ = run.embedding["features"], run.history
+            new._samples = run.samples
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"The run's config.json must be whole. Got {type(error).__name__}: {error}."
@@ -445,9 +485,16 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             network.load_state_dict(state)
         except RuntimeError as error:
             raise ValueError(f"The run's weights must fit its network. Got {error}.") from None
-        centers = torch.from_numpy(weights["centers"]) if "centers" in weights else None
+        readout: Readout | None = None
+        if "centers" in weights:
+            readout = Centers(torch.from_numpy(weights["centers"]), scale)
+        elif "voters" in weights and "votes" in weights:
+            voters, votes = (torch.from_numpy(weights[k]) for k in ("voters", "votes"))
+            if len(voters) != len(votes) or not 0 <= int(votes.min()) <= int(votes.max()) < len(classes):
+                raise ValueError("The run must have a class for each voter. Got votes that do not fit.")
+            readout = Neighbors(voters, votes, len(classes), new.neighbors)
         network.to(_device_of(device)).eval()
-        new.model_, new.blueprint_ = Model(network, new.normalize_features, centers, scale), blueprint
+        new.model_, new.blueprint_ = Model(network, new.normalize_features, readout), blueprint
         new.classes_, new.n_new_classes_ = classes, blueprint.n_new_classes
         return new
 
@@ -459,7 +506,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         return tags
 
 
-_UNSAVED = ("encoder", "clusterer", "checkpoint_dir", "watchers", "device", "random_state")
+_UNSAVED = ("encoder", "clusterer", "checkpoint_dir", "stage_cache", "watchers", "device", "random_state")
 
 
 def _seed_of(random_state: int | np.random.RandomState | None) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ class Network(nn.Module):
         super().__init__()
         self.intake = intake
         self.trunk = trunk
-        self.penultimate = penultimate
+        self.penultimate: nn.Linear = penultimate
         self.dropout = nn.Dropout(dropout)
         self.head = head
 
@@ -83,6 +83,42 @@ class Network(nn.Module):
     @property
     def n_classes(self) -> int:
         return self.head.out_features
+
+
+class Projection(Network):
+    """No network to train: features are what the trunk gives, as it is or on its leading principal axes.
+
+    With an empty trunk, the samples themselves: for baselines, and for embeddings that are good already.
+    """
+
+    def features(self, x: Tensor) -> Tensor:
+        z: Tensor = self.penultimate(self.trunk(self.intake(x)).flatten(1))
+        return z
+
+    def frozen(self) -> Projection:
+        for weight in self.parameters():
+            weight.requires_grad_(False)
+        return self
+
+    def fit(self, inputs: Inputs, seed: int) -> Projection:
+        """Set the principal axes from (at most 20,000 of) the samples, where there are axes to set."""
+        if isinstance(self.penultimate, nn.Identity):
+            return self
+        from sklearn.decomposition import PCA
+
+        draw = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(inputs), generator=draw)[:20_000].sort().values
+        with torch.inference_mode():
+            parts = [self.trunk(self.intake(inputs.take(part, self.device))) for part in rows.split(1024)]
+        points = torch.cat([part.flatten(1).cpu() for part in parts]).numpy()
+        size = min(self.penultimate.out_features, len(points))
+        pca = PCA(size, svd_solver="randomized", random_state=seed % 2**32).fit(points)
+        axes = torch.zeros_like(self.penultimate.weight)
+        axes[:size] = torch.from_numpy(pca.components_)
+        with torch.no_grad():
+            self.penultimate.weight.copy_(axes)
+            self.penultimate.bias.copy_(-axes @ torch.from_numpy(pca.mean_).to(axes))
+        return self
 
 
 class Architecture(NamedTuple):
@@ -135,6 +171,11 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
     return trunk
 
 
+def bare(shape: tuple[int, ...]) -> nn.Sequential:
+    """No layers: the sample, flattened."""
+    return nn.Sequential(nn.Flatten())
+
+
 def mlp(shape: tuple[int, ...]) -> nn.Sequential:
     """One hidden layer below the features: for vectors and precomputed embeddings."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 256), nn.ReLU(), nn.Dropout(0.25))
@@ -145,6 +186,8 @@ ARCHITECTURES = {
     "paper-cifar": Architecture(paper_cifar, feature_size=512, dropout=0.5),
     "paper-rf": Architecture(paper_rf, feature_size=128, dropout=0.0),
     "mlp": Architecture(mlp, feature_size=128, dropout=0.5),
+    "none": Architecture(bare, feature_size=0, dropout=0.0),
+    "pca": Architecture(bare, feature_size=50, dropout=0.0),
 }
 
 
@@ -189,6 +232,13 @@ def build_network(
     mean, scale = statistics if statistics is not None else (torch.zeros(1), torch.ones(1))
     intake = Intake(mean.clone(), scale.clone(), add_channel)
     width = _output_width(intake, trunk, shape)
+    if name == "none":
+        return Projection(
+            intake, trunk, cast(nn.Linear, nn.Identity()), 0.0, nn.Linear(width, n_classes)
+        ).frozen()
+    if name == "pca":
+        size = min(feature_size or design.feature_size, width)
+        return Projection(intake, trunk, nn.Linear(width, size), 0.0, nn.Linear(size, n_classes)).frozen()
     size = feature_size or default_size
     return Network(intake, trunk, nn.Linear(width, size), dropout, nn.Linear(size, n_classes))
 

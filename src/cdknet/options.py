@@ -96,8 +96,8 @@ class NetworkOptions(Options):
 
     network: str = option(
         "auto",
-        "network to train; auto picks by the shape of a sample",
-        choices=("auto", "paper-mnist", "paper-cifar", "paper-rf", "mlp"),
+        "network to train; auto picks by the shape of a sample; none and pca: the samples as they are",
+        choices=("auto", "paper-mnist", "paper-cifar", "paper-rf", "mlp", "none", "pca"),
     )
     feature_size: int | None = option(
         None, "units of the penultimate layer, the features; unset: the network's own", least=2
@@ -134,6 +134,20 @@ class DiscoverOptions(Options):
     """Stage 2: features in which the new classes fall apart, then clusters."""
 
     n_new_classes: int | None = option(None, "how many new classes to look for", least=1)
+    method: str = option(
+        "cd-knet+",
+        "stage 2: how new classes are found; cd-knet is the paper's, the others are rivals",
+        choices=(
+            "cd-knet+",
+            "cd-knet",
+            "sscd",
+            "sscd-dynamic",
+            "spectral",
+            "dec",
+            "dac",
+            "pairwise",
+        ),
+    )
     label_weight: float = option(
         10.0, "stage 2: lambda, weight of the old labels; 0: images alone; inf: labels alone", least=0
     )

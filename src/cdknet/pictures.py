@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from cdknet.runs import Run
 
 # Paul Tol's "muted" scheme: told apart under the common colour-vision deficiencies.
 MUTED = (
@@ -57,9 +60,23 @@ def _principal(features: NDArray[Any]) -> NDArray[np.float32]:
     return out
 
 
+def illustrated(run: Run, X: NDArray[Any]) -> Run:
+    """The run with its map and its pictures."""
+    labels = np.array([row["label"] for row in run.labels])
+    confidence = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
+    classes, n_new = np.array([str(c) for c in run.config["classes"]]), run.config["blueprint"]["n_new_classes"]
+    points = map_2d(run.embedding["features"], seed=run.config["seed"])
+    drawn = {
+        "map.png": draw_map(points, labels, classes, n_new),
+        "gallery.png": draw_gallery(X, labels, confidence, classes[len(classes) - n_new :].tolist()),
+        "history.png": draw_history(run.history),
+    }
+    return replace(run, embedding=run.embedding | {"map": points}, pictures=drawn)
+
+
 def draw_map(points: NDArray[Any], labels: NDArray[Any], classes: NDArray[Any], n_new: int) -> bytes:
     """Old classes as dots, new ones as crosses, a colour each. Fig. 3 of the paper."""
-    figure = _figure(8.6, 7)
+    figure = new_figure(8.6, 7)
     axes = figure.subplots()
     colours = _colours(len(classes))
     size = 14 if len(points) < 5000 else 4
@@ -95,7 +112,7 @@ def draw_gallery(
 ) -> bytes:
     """One line a class in `names`: its surest samples, then (right of the gap) its least sure."""
     names = list(names)[:most_rows]
-    figure = _figure(columns * 0.75 + 1.2, len(names) * 0.85 + 0.7)
+    figure = new_figure(columns * 0.75 + 1.2, len(names) * 0.85 + 0.7)
     grid = figure.subplots(len(names), columns + 1, squeeze=False)
     sure, doubtful = columns * 2 // 3, columns - columns * 2 // 3
     for line, name in zip(grid, names, strict=True):
@@ -131,7 +148,7 @@ def _draw_sample(axes: Any, sample: NDArray[Any]) -> None:
 def draw_history(history: Sequence[dict[str, Any]]) -> bytes:
     """A panel a stage with what it recorded, each curve from 0 to its own largest value."""
     stages = list(dict.fromkeys(row["stage"] for row in history))
-    figure = _figure(4.2 * max(len(stages), 1), 3.4)
+    figure = new_figure(4.2 * max(len(stages), 1), 3.4)
     for axes, stage in zip(figure.subplots(1, max(len(stages), 1), squeeze=False)[0], stages, strict=False):
         rows = [row for row in history if row["stage"] == stage]
         for index, key in enumerate(k for k in rows[-1] if k not in ("stage", "epoch", "seconds")):
@@ -160,7 +177,7 @@ def _colours(n: int) -> list[Any]:
     return [colormaps["turbo"](0.03 + 0.94 * i / (n - 1)) for i in range(n)]
 
 
-def _figure(width: float, height: float) -> Figure:
+def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure  # not pyplot: no global state, no display
 
     return Figure(figsize=(width, height), layout="constrained")

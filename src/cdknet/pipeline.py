@@ -4,20 +4,46 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from cdknet.history import History
 from cdknet.inputs import Inputs, input_statistics
-from cdknet.networks import Embedded, Network, build_network, choose_architecture, embed, grow
+from cdknet.networks import (
+    Embedded,
+    Network,
+    Projection,
+    build_network,
+    choose_architecture,
+    embed,
+    grow,
+)
 from cdknet.options import DiscoverOptions, ExpandOptions, NetworkOptions, PretrainOptions
+from cdknet.readout import MOST_VOTERS, Centers, Neighbors, Readout
+from cdknet.rivals.dac import discover_dac
+from cdknet.rivals.dec import discover_dec
+from cdknet.rivals.pairwise import discover_pairwise
+from cdknet.rivals.spectral import spectral_clustering
+from cdknet.rivals.sscd import sscd_dynamic, sscd_static
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
 from cdknet.stages.discover import Clusterer, class_means
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
 from cdknet.views import Views
+
+# What `method` names: each a function of the pretrained network, in the place of stage 2.
+STAGE_2: dict[str, Callable[..., Discovery]] = {
+    "cd-knet+": discover,
+    "cd-knet": discover,
+    "spectral": spectral_clustering,
+    "sscd": sscd_static,
+    "sscd-dynamic": sscd_dynamic,
+    "dec": discover_dec,
+    "dac": discover_dac,
+    "pairwise": discover_pairwise,
+}
 
 
 class Blueprint(NamedTuple):
@@ -55,18 +81,17 @@ class Blueprint(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What predicts: the expanded network, or, without expansion, the nearest centre of f(x)."""
+    """What predicts: the expanded network, or, without expansion, a read-out of f(x)."""
 
     network: Network
     normalize: bool
-    centers: Tensor | None  # (classes, d), old then new; None where the network has all outputs
-    scale: float  # mean squared distance to the own centre, in which distances to centres count
+    readout: Readout | None = None  # None where the network has all outputs
 
     def apply(self, inputs: Inputs) -> Embedded:
         """Features f(x) and logits over old and new classes, of every sample."""
         features, logits = embed(self.network, inputs, normalize=self.normalize)
-        if self.centers is not None:
-            logits = -torch.cdist(features, self.centers).square() / (2 * self.scale)
+        if self.readout is not None:
+            logits = self.readout.logits(features)
         return Embedded(features, logits)
 
 
@@ -127,8 +152,11 @@ def run_stages(
         ).to(device)
 
     rate = first.learning_rate
-    pretraining = pretrain(network, problem, first, seed=seed, history=history, checkpoint=checkpoint)
-    discovery = discover(
+    if isinstance(network, Projection):  # nothing to train
+        pretraining = Pretraining(network.fit(problem.inputs, derive_seed(seed, "axes")), 0, None)
+    else:
+        pretraining = pretrain(network, problem, first, seed=seed, history=history, checkpoint=checkpoint)
+    discovery = STAGE_2[second.method](
         pretraining.network,
         problem,
         second,
@@ -140,7 +168,7 @@ def run_stages(
         checkpoint=checkpoint,
     )
     if third.expansion == "none":
-        model = _centre_model(problem, discovery, second.normalize_features)
+        model = _unexpanded(problem, discovery, second, seed)
     else:
         expansion = expand(
             discovery,
@@ -152,16 +180,27 @@ def run_stages(
             history=history,
             checkpoint=checkpoint,
         )
-        model = Model(expansion.network, second.normalize_features, None, 1.0)
+        model = Model(expansion.network, second.normalize_features)
     return Fitted(pretraining, discovery, model, blueprint)
 
 
-def _centre_model(problem: Problem, discovery: Discovery, normalize: bool) -> Model:
-    """CD-KNet without expansion: every class is its mean in feature space."""
+def _unexpanded(problem: Problem, discovery: Discovery, options: DiscoverOptions, seed: int) -> Model:
+    """The model without expansion: every class is its mean in feature space, or a vote of its samples."""
+    normalize = options.normalize_features
     z = embed(discovery.network, problem.inputs, problem.old_rows, normalize=normalize).features
-    old = class_means(z, problem.old_targets, problem.n_old_classes)
-    scale = float((z - old[problem.old_targets]).square().sum(dim=1).mean())
-    return Model(discovery.network, normalize, torch.cat([old, discovery.centers]), max(scale, 1e-12))
+    n_old, n_new = problem.n_old_classes, len(discovery.centers)
+    if not discovery.votes:
+        old = class_means(z, problem.old_targets, n_old)
+        scale = float((z - old[problem.old_targets]).square().sum(dim=1).mean())
+        readout: Readout = Centers(torch.cat([old, discovery.centers]), max(scale, 1e-12))
+    else:
+        z_new = embed(discovery.network, problem.inputs, problem.new_rows, normalize=normalize).features
+        points = torch.cat([z, z_new])
+        labels = torch.cat([problem.old_targets, n_old + discovery.pseudo_labels])
+        draw = torch.Generator().manual_seed(derive_seed(seed, "voters"))
+        kept = torch.randperm(len(points), generator=draw)[:MOST_VOTERS].sort().values
+        readout = Neighbors(points[kept], labels[kept], n_old + n_new, options.neighbors)
+    return Model(discovery.network, normalize, readout)
 
 
 def keep_freed_memory() -> None:

@@ -5,7 +5,9 @@
     weights.safetensors  the model
     embedding.npz        features (n, d), and map (n, 2) where one was made
     labels.csv           a line a sample: its id, label, whether the label was given, is new, confidence
+    samples.npy          the samples themselves, where they were kept
     pictures/*.png
+    review.jsonl         what a person changed (`cdknet.explorer.review`); written later, no part of the sums
 
 Nothing here is ever executed: no pickle, plain JSON, safetensors. A folder is written under a temporary
 name and renamed when whole. Reading needs neither torch nor scikit-learn.
@@ -48,9 +50,22 @@ class Run:
     embedding: Arrays
     labels: list[dict[str, str]]  # the lines of labels.csv
     pictures: dict[str, bytes] = field(default_factory=dict)  # name without folder -> PNG
+    samples: NDArray[Any] | None = None  # (n, ...); a memory map where it was read from a folder
 
 
 LABEL_COLUMNS = ("id", "label", "given", "new", "confidence")
+SAMPLES = "samples.npy"
+LARGEST_SAMPLES = 4 * 2**30  # bytes of samples that are kept in a run without being asked
+
+
+def storable(X: NDArray[Any], *, largest: int = LARGEST_SAMPLES) -> NDArray[Any] | None:
+    """`X` if a run may hold it: as float32 (uint8 and float16 stay) it has at most `largest` bytes."""
+    return X if X.size * _stored_type(X.dtype).itemsize <= largest else None
+
+
+def _stored_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """What a network sees is float32: nothing is lost by it. Pixels stay uint8."""
+    return np.dtype(dtype if dtype in (np.uint8, np.float16) else np.float32)
 
 
 def check_target(folder: Path, force: bool) -> None:
@@ -81,11 +96,13 @@ def write_run(folder: str | Path, run: Run, *, force: bool = False) -> Path:
     }
     sums = {name: {"bytes": len(b), "sha256": hashlib.sha256(b).hexdigest()} for name, b in files.items()}
     head = {"format": FORMAT, "version": VERSION}
-    files["config.json"] = json.dumps({**head, **run.config, "files": sums}, indent=1).encode()
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
+        if run.samples is not None:
+            sums[SAMPLES] = _write_samples(temporary / SAMPLES, run.samples)
+        files["config.json"] = json.dumps({**head, **run.config, "files": sums}, indent=1).encode()
         for name, content in files.items():
             path = temporary / name
             path.parent.mkdir(exist_ok=True)
@@ -104,13 +121,17 @@ def write_run(folder: str | Path, run: Run, *, force: bool = False) -> Path:
 
 
 def read_run(folder: str | Path) -> Run:
-    """Read a run folder, checking format, version, and every file's size and SHA-256."""
+    """Read a run folder, checking format, version, and every file's size and SHA-256.
+
+    The samples are mapped, not read: `verify_samples` checks their SHA-256.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     folder = Path(folder)
     config = read_config(folder)
-    contents = {name: _checked(folder, name, entry) for name, entry in config["files"].items()}
+    listed = {name: entry for name, entry in config["files"].items() if name != SAMPLES}
+    contents = {name: _checked(folder, name, entry) for name, entry in listed.items()}
     try:
         return Run(
             config=config,
@@ -123,6 +144,7 @@ def read_run(folder: str | Path) -> Run:
                 for name, content in contents.items()
                 if name.startswith("pictures/")
             },
+            samples=open_samples(folder, config),
         )
     except (SafetensorError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{folder}: a file of the run must be readable. Got {error}. Run again.") from None
@@ -150,6 +172,31 @@ def read_config(folder: str | Path) -> dict[str, Any]:
             f"{path} must list the run's files. Got {files if files is None else sorted(files)}."
         )
     return config
+
+
+def open_samples(folder: str | Path, config: Mapping[str, Any]) -> NDArray[Any] | None:
+    """The samples of a run as a read-only memory map, or None where they were not kept."""
+    if SAMPLES not in config["files"]:
+        return None
+    path = _listed_file(Path(folder), SAMPLES, config["files"][SAMPLES])
+    samples: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    if samples.dtype not in (np.uint8, np.float16, np.float32) or samples.ndim < 2:
+        raise ValueError(
+            f"{path} must hold samples as uint8 or float. Got {samples.dtype} of shape {samples.shape}. "
+            "The run is damaged."
+        )
+    return samples
+
+
+def verify_samples(folder: str | Path, config: Mapping[str, Any]) -> None:
+    """Raise unless the kept samples have the SHA-256 that config.json states. Reads them once, in parts."""
+    if SAMPLES in config["files"]:
+        path = _listed_file(Path(folder), SAMPLES, config["files"][SAMPLES])
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while part := file.read(2**20):
+                digest.update(part)
+        _check_sum(path, digest.hexdigest(), config["files"][SAMPLES])
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -187,6 +234,14 @@ def summary(run: Run) -> dict[str, Any]:
 
 def _checked(folder: Path, name: str, entry: Any) -> bytes:
     """The bytes of one listed file, if its name stays inside and its size and sum are as stated."""
+    path = _listed_file(folder, name, entry)
+    content = path.read_bytes()
+    _check_sum(path, hashlib.sha256(content).hexdigest(), entry)
+    return content
+
+
+def _listed_file(folder: Path, name: str, entry: Any) -> Path:
+    """The path of one listed file, if its name stays inside and its size is as stated."""
     parts = Path(name).parts
     if not parts or len(parts) > 2 or ".." in parts or Path(name).is_absolute() or "\\" in name:
         raise ValueError(f"{folder}: config.json must name files of its own folder. Got {name!r}.")
@@ -198,10 +253,12 @@ def _checked(folder: Path, name: str, entry: Any) -> bytes:
     size = path.stat().st_size
     if size != entry["bytes"]:
         raise ValueError(f"{path} must have {entry['bytes']} bytes. Got {size}. The run is damaged.")
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
+    return path
+
+
+def _check_sum(path: Path, found: str, entry: Mapping[str, Any]) -> None:
+    if found != entry.get("sha256"):
         raise ValueError(f"{path} must have the SHA-256 in config.json. Got another. The run is damaged.")
-    return content
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -215,6 +272,20 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{path} must hold a JSON object. Got {type(content).__name__}.")
     return content
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file that is appended to. A torn last line, of a write cut short, is left out."""
+    lines = path.read_text().splitlines()
+    out = []
+    for index, line in enumerate(lines):
+        try:
+            out.append(json.loads(line))
+        except ValueError:
+            if index == len(lines) - 1:
+                break
+            raise ValueError(f"{path}, line {index + 1} must be JSON. Got {line[:60]!r}.") from None
+    return out
 
 
 def _npz(arrays: Arrays) -> bytes:
@@ -234,6 +305,24 @@ def _csv(rows: list[dict[str, str]]) -> bytes:
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue().encode()
+
+
+def _write_samples(path: Path, X: NDArray[Any]) -> dict[str, Any]:
+    """Write samples part by part, so that a memory map stays one; the entry of the file in config.json."""
+    dtype, digest, size = _stored_type(X.dtype), hashlib.sha256(), 0
+    header = io.BytesIO()
+    layout = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": X.shape}
+    np.lib.format.write_array_header_1_0(header, layout)
+    rows = max(1, 2**24 // max(1, X[:1].size * dtype.itemsize))
+    with path.open("wb") as file:
+        for start in range(-rows, len(X), rows):
+            part = header.getvalue() if start < 0 else X[start : start + rows].astype(dtype).tobytes()
+            file.write(part)
+            digest.update(part)
+            size += len(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
 
 
 def _write_through(path: Path, content: bytes) -> None:
@@ -300,22 +389,7 @@ class FolderCheckpoint:
         return self.folder / f"{stage}.safetensors"
 
     def load(self, stage: str) -> Snapshot | None:
-        from safetensors import SafetensorError, safe_open
-
-        from cdknet.stages.loop import Snapshot
-
-        path = self._path(stage)
-        if not path.exists():
-            return None
-        try:
-            with safe_open(path, framework="pt") as file:
-                facts = json.loads(file.metadata()["facts"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return Snapshot(facts.pop("epoch"), facts.pop("done"), tensors, facts)
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{path} must be a checkpoint. Got {error}. Delete it to begin that stage again."
-            ) from None
+        return _read_snapshot(self._path(stage))
 
     def save(self, stage: str, snapshot: Snapshot) -> None:
         self._pending = (stage, snapshot)
@@ -324,14 +398,69 @@ class FolderCheckpoint:
 
     def flush(self) -> None:
         """Write what is held in memory only."""
-        from safetensors.torch import save
-
         if self._pending is None:
             return
         if not (self.folder / "job.json").exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_file(self.folder / "job.json", self._job)
         stage, snapshot = self._pending
-        facts = {**snapshot.facts, "epoch": snapshot.epoch, "done": snapshot.done}
-        replace_file(self._path(stage), save(snapshot.tensors, metadata={"facts": json.dumps(facts)}))
+        _write_snapshot(self._path(stage), snapshot)
         self._pending, self._written = None, time.monotonic()
+
+
+class StageCache:
+    """Keeps finished stages for other fits: one file for each stage and what decided its outcome.
+
+    `keys` says, for each stage that may be shared, what decided it. `inner` keeps what is not finished.
+    """
+
+    def __init__(
+        self, folder: str | Path, keys: Mapping[str, Any], inner: FolderCheckpoint | None = None
+    ) -> None:
+        self.folder, self.inner = Path(folder), inner
+        self._names = {
+            stage: f"{stage}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.safetensors"
+            for stage, key in keys.items()
+        }
+
+    def load(self, stage: str) -> Snapshot | None:
+        begun = None if self.inner is None else self.inner.load(stage)
+        if begun is not None or stage not in self._names:
+            return begun
+        return _read_snapshot(self.folder / self._names[stage])
+
+    def save(self, stage: str, snapshot: Snapshot) -> None:
+        if self.inner is not None:
+            self.inner.save(stage, snapshot)
+        if snapshot.done and stage in self._names:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write_snapshot(self.folder / self._names[stage], snapshot)
+
+    def flush(self) -> None:
+        if self.inner is not None:
+            self.inner.flush()
+
+
+def _write_snapshot(path: Path, snapshot: Snapshot) -> None:
+    from safetensors.torch import save
+
+    facts = {**snapshot.facts, "epoch": snapshot.epoch, "done": snapshot.done}
+    replace_file(path, save(snapshot.tensors, metadata={"facts": json.dumps(facts)}))
+
+
+def _read_snapshot(path: Path) -> Snapshot | None:
+    from safetensors import SafetensorError, safe_open
+
+    from cdknet.stages.loop import Snapshot
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()["facts"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return Snapshot(facts.pop("epoch"), facts.pop("done"), tensors, facts)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} must be a checkpoint. Got {error}. Delete it to begin that stage again."
+        ) from None

@@ -39,9 +39,10 @@ class Discovery(NamedTuple):
     network: Network
     pseudo_labels: Tensor  # (n',) cluster of each unlabelled row, 0 ... n_new_classes - 1
     centers: Tensor  # (n_new_classes, d) mean features of the clusters
-    U: Tensor  # (n1 + n1', r) the last spectral embedding
-    U_rows: Tensor  # (n1 + n1',) the rows of X that U is about
-    sigma: float
+    votes: bool = False  # a sample's class is voted by its neighbours, not given by the nearest centre
+    U: Tensor | None = None  # (n1 + n1', r) the last spectral embedding, where the method has one
+    U_rows: Tensor | None = None  # (n1 + n1',) the rows of X that U is about
+    sigma: float | None = None
 
 
 def discover(
@@ -64,21 +65,21 @@ def discover(
     while the network rests. X is a subsample of old and new rows. `learning_rate` holds where the options
     set none of their own.
 
-    With `view_weight` mu > 0 the objective has a third target, the identity of a sample across its views,
+    With method `cd-knet+` and `view_weight` mu > 0 there is a third target, the identity of a sample across
+    its views,
 
     ... + mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))],
 
-    which is learned alone first (`learn_views`). mu = 0 is the paper's method.
+    which is learned alone first (`learn_views`). mu = 0, or method `cd-knet`, is the paper's method.
 
     The first kernel is degree-normalised, Eqs. (5)-(6), the second is not (sections III.A-B). K̃ is taken
     times the batch size and U times the root of its length, so that both terms are of order 1 whatever
     the batch and λ keeps its meaning; with UᵀU = I to the letter the first would shrink as 1/n².
     """
-    m_u = options.n_new_classes
-    if m_u is None:
-        raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
+    m_u = wanted_classes(options)
     rate = options.discover_learning_rate or learning_rate
-    if options.view_weight > 0 and options.view_steps > 0:
+    mu = options.view_weight if options.method == "cd-knet+" else 0.0
+    if mu > 0 and options.view_steps > 0:
         network = learn_views(
             network, problem, options, rate, views=views, seed=seed, history=history, checkpoint=checkpoint
         )
@@ -99,7 +100,7 @@ def discover(
             f"Stage 2 needs more samples than classes, old and new together ({r}). Got {len(rows)}. "
             "Raise subsample or min_subsample."
         )
-    lam, mu = options.label_weight, options.view_weight
+    lam = options.label_weight
     view = _view_function(options, views, problem.inputs.sample_shape)
     device = network.device
 
@@ -163,7 +164,12 @@ def discover(
     loop.finish()
     kept = loop.tensors
     return Discovery(
-        network.eval(), kept["pseudo_labels"], kept["centers"], kept["U"], rows, float(loop.facts["sigma"])
+        network.eval(),
+        kept["pseudo_labels"],
+        kept["centers"],
+        U=kept["U"],
+        U_rows=rows,
+        sigma=float(loop.facts["sigma"]),
     )
 
 
@@ -212,6 +218,13 @@ def view_objective(
     K = gaussian_kernel(unit_length(network.features(seen)), VIEW_SIGMA)
     crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one and the same
     return identity_dependence(K) - collapse_weight * crowding
+
+
+def wanted_classes(options: DiscoverOptions) -> int:
+    """How many new classes to look for; an error where nobody said."""
+    if options.n_new_classes is None:
+        raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
+    return options.n_new_classes
 
 
 def _view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:

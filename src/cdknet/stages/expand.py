@@ -6,10 +6,10 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cdknet.history import History
-from cdknet.networks import Network, grow
+from cdknet.networks import Growth, Network, grow
 from cdknet.options import ExpandOptions
 from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
@@ -41,14 +41,43 @@ def expand(
     """
     if options.expansion == "none":
         raise ValueError("Stage 3 needs an expansion strategy. Got 'none'. Leave the stage out instead.")
-    n_old, n_new = problem.n_old_classes, len(discovery.centers)
     with seeded(derive_seed(seed, "grow")):
-        network, grown, kept = grow(discovery.network, options.expansion, n_new, options.extra_units)
+        growth = grow(
+            discovery.network, options.expansion, len(discovery.centers), options.extra_units
+        )
+    return teach(
+        growth,
+        problem,
+        problem.n_old_classes + discovery.pseudo_labels,
+        options,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        seed=seed,
+        history=history,
+        checkpoint=checkpoint,
+    )
+
+
+def teach(
+    growth: Growth,
+    problem: Problem,
+    targets_of_new: Tensor,
+    options: ExpandOptions,
+    *,
+    stage: str = "expand",
+    learning_rate: float = 0.001,
+    batch_size: int = 128,
+    seed: int = 0,
+    history: History | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Expansion:
+    """Train a grown network: `targets_of_new` are the classes of `problem.new_rows`. Changes it in place."""
+    network, grown, kept = growth
     groups = [{"params": grown, "lr": learning_rate}]
     if kept and options.slow_rate > 0:
         groups.append({"params": kept, "lr": learning_rate * options.slow_rate})
     optimizer = torch.optim.Adam(groups)
-    loop = Loop("expand", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+    loop = Loop(stage, network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     shown = len(problem.new_rows) + len(stratified(problem.old_targets, options.replay, torch.Generator()))
     limit = max(options.expand_epochs, math.ceil(options.expand_steps / math.ceil(shown / batch_size)))
@@ -56,7 +85,7 @@ def expand(
     def epoch(generator: torch.Generator) -> dict[str, Any]:
         replayed = stratified(problem.old_targets, options.replay, generator)
         rows = torch.cat([problem.old_rows[replayed], problem.new_rows])
-        targets = torch.cat([problem.old_targets[replayed], n_old + discovery.pseudo_labels])
+        targets = torch.cat([problem.old_targets[replayed], targets_of_new])
         network.train()
         total, right = 0.0, 0
         for batch in loop.ticking(batches(len(rows), batch_size, generator), limit=limit):

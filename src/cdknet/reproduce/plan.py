@@ -1,0 +1,243 @@
+"""Which cells the paper's tables and figures have, and how each is set. No torch here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+INFINITY = float("inf")
+
+# Methods as rows of the tables: the options in which each differs from the defaults.
+_ON_SAMPLES = {"standardize": False, "normalize_features": False, "expansion": "none"}
+METHODS: dict[str, dict[str, Any]] = {
+    "k-means": {"method": "sscd", "network": "none", **_ON_SAMPLES},
+    "spectral": {"method": "spectral", "network": "pca", **_ON_SAMPLES},
+    "sscd": {"method": "sscd", "expansion": "none"},
+    "sscd-last": {"method": "sscd", "expansion": "last"},
+    "sscd-dynamic": {"method": "sscd-dynamic", "expansion": "last"},
+    "sscd-exp": {"method": "sscd"},
+    "ucd-knet": {"method": "cd-knet", "label_weight": 0.0, "expansion": "none"},
+    "ucd-knet-exp": {"method": "cd-knet", "label_weight": 0.0},
+    "cd-knet": {"method": "cd-knet", "expansion": "none"},
+    "cd-knet-exp": {"method": "cd-knet"},
+    "cd-knet-inf": {"method": "cd-knet", "label_weight": INFINITY, "expansion": "none"},
+    "cd-knet-inf-exp": {"method": "cd-knet", "label_weight": INFINITY},
+    "dec": {"method": "dec", "expansion": "none"},
+    "dac": {"method": "dac", "expansion": "none"},
+    "pairwise": {"method": "pairwise", "expansion": "none"},
+    "cd-knet+": {"method": "cd-knet+", "expansion": "none"},
+    "cd-knet+-exp": {"method": "cd-knet+"},
+}
+TITLES = {
+    "k-means": "k-means on samples",
+    "spectral": "spectral, 15-NN graph on 50 PCA axes",
+    "sscd": "SSCD",
+    "sscd-last": "SSCD, last layer grown (static)",
+    "sscd-dynamic": "SSCD, last layer grown (dynamic)",
+    "sscd-exp": "SSCD-Exp",
+    "ucd-knet": "UCD-KNet",
+    "ucd-knet-exp": "UCD-KNet-Exp",
+    "cd-knet": "CD-KNet",
+    "cd-knet-exp": "CD-KNet-Exp",
+    "cd-knet-inf": "CD-KNet, lambda = inf",
+    "cd-knet-inf-exp": "CD-KNet-Exp, lambda = inf",
+    "dec": "DEC",
+    "dac": "DAC",
+    "pairwise": "pairwise similarity",
+    "cd-knet+": "CD-KNet+ (ours, not the paper's)",
+    "cd-knet+-exp": "CD-KNet+-Exp (ours, not the paper's)",
+}
+BASELINES = ("k-means", "spectral")
+SSCD = ("sscd", "sscd-last", "sscd-dynamic", "sscd-exp")
+KNETS = ("ucd-knet", "ucd-knet-exp", "cd-knet", "cd-knet-exp")
+RIVALS = ("dec", "dac", "pairwise")
+OURS = ("cd-knet+", "cd-knet+-exp")
+IMAGES = ("mnist", "fashion-mnist", "cifar-100")
+DATASETS = (*IMAGES, "rf-50-sim", "wifi-csi-30")
+
+# Budgets: options that hold for every method of a data set.
+_RATES = {"mnist": 0.03, "fashion-mnist": 0.05, "cifar-100": 0.05, "rf-50-sim": 0.05}
+_EPOCHS = {"cifar-100": (70, 20, 30), "rf-50-sim": (25, 10, 25)}  # Table II; 50, 20, 30 for MNIST
+_LEARNING_RATES = {"mnist": 0.01, "fashion-mnist": 0.01, "cifar-100": 0.0001}
+BUDGETS = {
+    "quick": (
+        "Stage 1 ends when held-out old samples are right at .8 or no longer get better for 2 epochs, after "
+        "8 epochs at most; stage 2 takes at most 20 rounds and ends when U stops turning; stage 3 takes 400 "
+        "steps of 128 samples. Adam at .001 throughout. The same for every method."
+    ),
+    "paper": (
+        "Table II's epochs in full, no early stop, section VI.C's learning rates (rf-50-sim, wifi-csi-30 and "
+        "digits, for which the paper names none: .001)."
+    ),
+}
+
+
+def budget_options(budget: str, dataset: str) -> dict[str, Any]:
+    """The options that a budget sets for a data set, whatever the method."""
+    check_names("budget", [budget], BUDGETS)
+    common: dict[str, Any] = {"subsample": _RATES[dataset], "min_subsample": 0} if dataset in _RATES else {}
+    if budget == "quick":
+        return common | {"pretrain_epochs": 8, "patience": 2, "expand_epochs": 1, "expand_steps": 400}
+    first, second, third = _EPOCHS.get(dataset, (50, 20, 30))
+    return common | {
+        "pretrain_epochs": first,
+        "early_stopping": False,
+        "discover_epochs": second,
+        "turn_tolerance": 0.0,
+        "expand_epochs": third,
+        "expand_steps": 0,
+        "learning_rate": _LEARNING_RATES.get(dataset, 0.001),
+    }
+
+
+class Cell(NamedTuple):
+    """One fit: a data set, a method, a seed, a budget, and options changed on top of them."""
+
+    dataset: str
+    method: str
+    seed: int
+    budget: str = "quick"
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the estimator is given, beside n_new_classes and the seed."""
+        return budget_options(self.budget, self.dataset) | METHODS[self.method] | dict(self.changes)
+
+    @property
+    def key(self) -> str:
+        """The cell in one word, the same for the same cell of two tables."""
+        changes = "".join(f" {name}={value}" for name, value in self.changes)
+        return f"{self.dataset} {self.method} {self.budget} seed={self.seed}{changes}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure: its rows, the sets it is about, and the most seeds that each row gets."""
+
+    title: str
+    datasets: tuple[str, ...]
+    rows: tuple[tuple[str, dict[str, Any]], ...]  # method, options changed
+    most_seeds: int = 5
+    fewer_seeds: dict[str, int] = field(default_factory=dict)  # by method
+
+    def cells(
+        self,
+        *,
+        seeds: int = 5,
+        budget: str = "quick",
+        datasets: Sequence[str] = (),
+        methods: Sequence[str] = (),
+    ) -> list[Cell]:
+        """Every cell, seed by seed, so that what is there at any moment is as even as can be."""
+        chosen = tuple(datasets) or self.datasets
+        rows = [row for row in self.rows if not methods or row[0] in methods]
+        out: dict[Cell, None] = {}
+        for seed in range(min(seeds, self.most_seeds)):
+            for dataset in chosen:
+                for method, changes in rows:
+                    if seed < self._seeds(method, dataset):
+                        out[plain_cell(dataset, method, seed, budget, changes)] = None
+        return list(out)
+
+    def _seeds(self, method: str, dataset: str) -> int:
+        if dataset == "cifar-100":
+            return 1 if method in RIVALS else 3
+        return self.fewer_seeds.get(method, self.most_seeds)
+
+
+def plain_cell(dataset: str, method: str, seed: int, budget: str, changes: dict[str, Any]) -> Cell:
+    """A cell under its plainest name: no change that changes nothing, and no method under another's name."""
+    base = Cell(dataset, method, seed, budget)
+    if changes.get("subsample") == 0:  # nothing to fine-tune on: the features stay those of stage 1
+        return Cell(dataset, "sscd-exp", seed, budget)
+    real = {k: v for k, v in changes.items() if base.options.get(k, _DEFAULTS.get(k)) != v}
+    for name in METHODS:
+        other = Cell(dataset, name, seed, budget)
+        if real and name not in OURS and other.options == base.options | real:
+            return other
+    return Cell(dataset, method, seed, budget, tuple(sorted(real.items())))
+
+
+_DEFAULTS = {"expansion": "last-two", "label_weight": 10.0}
+_LAMBDAS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, INFINITY)
+_SHARES = (0.0, 0.01, 0.03, 0.05, 0.07, 0.10)
+_FEWER = dict.fromkeys(RIVALS, 3)
+
+TABLES = {
+    "table3": Table(
+        "Table III: class discovery, all methods on all sets",
+        DATASETS,
+        tuple((m, {}) for m in (*BASELINES, *SSCD, *KNETS, "pairwise", *OURS)),
+        fewer_seeds=_FEWER,
+    ),
+    "table4": Table(
+        "Table IV: against unsupervised clustering",
+        IMAGES,
+        tuple((m, {}) for m in ("dec", "dac", "cd-knet-exp")),
+        fewer_seeds=_FEWER,
+    ),
+    "table5": Table(
+        "Table V: the weight of the old labels",
+        ("fashion-mnist",),
+        tuple(("cd-knet", {"label_weight": weight}) for weight in _LAMBDAS),
+        most_seeds=2,
+    ),
+    "table6": Table(
+        "Table VI: old and new classes before and after expansion",
+        ("mnist",),
+        tuple((m, {}) for m in ("sscd-exp", "ucd-knet-exp", "cd-knet-exp")),
+    ),
+    "fig3": Table(
+        "Fig. 3: the embedding of CD-KNet-Exp and SSCD-Exp",
+        ("mnist",),
+        tuple((m, {}) for m in ("cd-knet-exp", "sscd-exp")),
+        most_seeds=1,
+    ),
+    "fig4": Table(
+        "Fig. 4: expansion strategies",
+        IMAGES,
+        tuple(("cd-knet-exp", {"expansion": e}) for e in ("none", "last", "last-two", "all")),
+        most_seeds=2,
+    ),
+    "fig5": Table(
+        "Fig. 5: the share of samples in the kernel",
+        IMAGES,
+        tuple(("cd-knet-exp", {"subsample": share}) for share in _SHARES),
+        most_seeds=2,
+    ),
+}
+
+
+def plan(
+    what: str,
+    *,
+    seeds: int = 5,
+    budget: str = "quick",
+    datasets: Sequence[str] = (),
+    methods: Sequence[str] = (),
+) -> list[Cell]:
+    """The cells of a table, a figure, or all of them."""
+    check_names("what to reproduce", [what], [*TABLES, "all"])
+    check_names("datasets", datasets, [*DATASETS, "digits"])
+    check_names("methods", methods, METHODS)
+    cells: dict[Cell, None] = {}
+    for table in TABLES.values() if what == "all" else [TABLES[what]]:
+        kept = [d for d in datasets if what != "all" or d in table.datasets]
+        if datasets and not kept:
+            continue
+        for cell in table.cells(seeds=seeds, budget=budget, datasets=kept, methods=methods):
+            cells[cell] = None
+    if not cells:
+        raise ValueError(f"{what} must have a cell left to run. Got none for those datasets and methods.")
+    return list(cells)
+
+
+def check_names(what: str, given: Sequence[str], known: Sequence[str] | dict[str, Any]) -> None:
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, list(known), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ValueError(f"{what} must be among {', '.join(known)}. Got {name!r}.{hint}")
