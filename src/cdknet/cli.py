@@ -138,7 +138,7 @@ def demo(
     for s in range(seed, seed + seeds):
         _say("The paper's objective: U and the old labels", quiet=as_json)
         with Bars(quiet=as_json) as bars:
-            paper = fit_digits(problem, s, [bars], view_weight=0.0)
+            paper = fit_digits(problem, s, [bars], method="cd-knet")
         _say("CD-KNet+: the same with views of each sample, the default", quiet=as_json)
         with Bars(quiet=as_json) as bars:
             model = fit_digits(problem, s, [bars])
@@ -269,12 +269,7 @@ def predict(
     from cdknet.estimator import ClassDiscovery
     from cdknet.runs import read_config
 
-    if not out.parent.is_dir():
-        raise FileNotFoundError(f"{out} must go into a folder that exists. Got {out.parent}, which does not.")
-    if out.exists() and not force:
-        raise FileExistsError(
-            f"{out} must not exist yet. Got a file of that name. Say --force to replace it."
-        )
+    _check_new_file(out, force)
     model = ClassDiscovery.load(run)
     samples, _ = _open(data, reading)
     columns = read_config(run).get("columns")
@@ -405,8 +400,8 @@ def explore(
 ) -> None:
     """Look at RUN in the browser: name, merge, split and move what was found. Ctrl-C ends it."""
     _check_web()
-    session = _session(run, truth, data, reading, read_only=read_only)
-    from cdknet.explorer.server import Explorer
+    session = _session(run, truth, data, reading, read_only=read_only, quiet=as_json)
+    from cdknet.explorer.server import Explorer, is_loopback
 
     server = Explorer(session, host=host, port=port)
     if as_json:
@@ -416,12 +411,96 @@ def explore(
             f"The explorer is at\n\n    {server.address}\n\nCtrl-C ends it. Every change is kept.\n"
         )
     sys.stdout.flush()
-    if browser:
+    if not is_loopback(host):
+        _say("Whoever has this address can change the review, from other machines too.", quiet=as_json)
+    if browser and _has_screen():
         import threading
         import webbrowser
 
         threading.Timer(0.5, webbrowser.open, [server.address]).start()
     server.serve_forever()
+
+
+@app.command()
+@reads_data
+def refine(
+    run: RunFolder,
+    *,
+    out: Annotated[Path, typer.Option(help="The run folder to write; it must not exist yet.")],
+    data: DataAgain = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    force: Force = False,
+    as_json: Json = False,
+    reading: dict[str, Any],
+) -> None:
+    """Train the expansion of RUN again, on the labels as they were reviewed. Names and classes stay.
+
+    Interrupted, the same command goes on where it was.
+    """
+    from cdknet.runs import check_target
+
+    check_target(out, force)
+    again = {} if data is None else _samples_again(run, data, reading)
+    from cdknet.explorer.refine import refine as refine_run
+    from cdknet.progress import Bars, CtrlC
+
+    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
+        try:
+            refine_run(run, out, **again, device=device, watchers=[bars, ctrl_c], force=force)
+        except KeyboardInterrupt:
+            raise InterruptedRun("The same command goes on from there.") from None
+    _show(out, as_json)
+
+
+@app.command()
+def report(
+    run: RunFolder,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
+    truth: Truth = None,
+    data: DataAgain = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML file with the map and the classes of RUN as reviewed. It opens anywhere, from disk."""
+    _check_new_file(out, force)
+    session = _session(run, truth, data, {}, read_only=True, quiet=as_json)
+    from cdknet.explorer.report import report_html
+    from cdknet.runs import replace_file
+
+    page = report_html(session)
+    replace_file(out, page)
+    if as_json:
+        _print_json({"out": str(out), "bytes": len(page)})
+    else:
+        _console().print(f"{out}: {len(page) / 1e6:.1f} MB. Open it in a browser.", highlight=False)
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .parquet or .json.")],
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write the labels of RUN as reviewed: id, label, class, kind, given, confidence, rejected."""
+    from cdknet.options import check_choice
+
+    format = out.suffix.removeprefix(".").lower()
+    check_choice("The ending of --out", format, ("csv", "parquet", "json"))
+    _check_new_file(out, force)
+    from cdknet.runs import replace_file
+
+    session = _session(run, None, None, {}, read_only=True, quiet=as_json)
+    replace_file(out, session.export(format))
+    labels = session.labels()
+    facts = {"out": str(out), "samples": len(labels["id"]), "rejected": sum(labels["rejected"])}
+    if as_json:
+        _print_json(facts)
+    else:
+        left = f", {facts['rejected']} of them rejected" if facts["rejected"] else ""
+        _console().print(f"{facts['samples']} samples{left}, in {out}", highlight=False)
 
 
 # Public sets
@@ -505,6 +584,17 @@ def data_verify(name: SetName, as_json: Json = False) -> None:
 # Helpers of the commands
 
 
+def _check_new_file(out: Path, force: bool) -> None:
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"{out} must go into a folder that exists. Got {out.parent}, which does not.")
+    if out.is_dir() or (out.exists() and not force):
+        what = "folder" if out.is_dir() else "file"
+        raise FileExistsError(
+            f"{out} must not exist yet. Got a {what} of that name. Choose another name"
+            f"{'.' if out.is_dir() else ', or say --force to replace it.'}"
+        )
+
+
 def _check_web() -> None:
     from importlib.util import find_spec
 
@@ -515,14 +605,28 @@ def _check_web() -> None:
 
 
 def _session(
-    run: Path, truth: Path | None, data: str | None, reading: dict[str, Any], *, read_only: bool = False
+    run: Path,
+    truth: Path | None,
+    data: str | None,
+    reading: dict[str, Any],
+    *,
+    read_only: bool = False,
+    quiet: bool = False,
 ) -> Any:
     """A run under review, with its samples read again from DATA where asked."""
     from cdknet.explorer.folder import open_run
     from cdknet.explorer.session import Session, read_truth
 
-    opened = open_run(run) if data is None else open_run(run, **_samples_again(run, data, reading))
+    again = {} if data is None else _samples_again(run, data, reading)
+    opened = open_run(run, **again, note=lambda text: _say(text, quiet=quiet))
     return Session(opened, truth=read_truth(opened, truth) if truth else None, read_only=read_only)
+
+
+def _has_screen() -> bool:
+    """Whether there is a desktop: without one, Python would start a browser inside this terminal."""
+    import os
+
+    return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def _samples_again(run: Path, data: str, reading: dict[str, Any]) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
             new_class_scores(problem.test_truth, nearest),
         )
 
-    name = "CD-KNet+" if model.view_weight > 0 else "CD-KNet"
+    name = "CD-KNet+" if model.method == "cd-knet+" else "CD-KNet"
     pixels = [part.reshape(len(part), -1) for part in (X, X_test)]
     stage_1 = [model.transform(part, stage="pretrain") for part in (X, X_test)]
     stage_2 = [model.transform(part, stage="discover") for part in (X, X_test)]

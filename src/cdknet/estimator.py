@@ -105,8 +105,11 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         min_subsample: int = DiscoverOptions.min_subsample,
         view_weight: float = DiscoverOptions.view_weight,
         collapse_weight: float = DiscoverOptions.collapse_weight,
+        spectral_weight: float = DiscoverOptions.spectral_weight,
+        heads: int = DiscoverOptions.heads,
         views: str | Views = DiscoverOptions.views,
         view_steps: int = DiscoverOptions.view_steps,
+        head_steps: int = DiscoverOptions.head_steps,
         view_batch_size: int = DiscoverOptions.view_batch_size,
         kernel: str = DiscoverOptions.kernel,
         neighbors: int = DiscoverOptions.neighbors,
@@ -149,8 +152,11 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.min_subsample = min_subsample
         self.view_weight = view_weight
         self.collapse_weight = collapse_weight
+        self.spectral_weight = spectral_weight
+        self.heads = heads
         self.views = views
         self.view_steps = view_steps
+        self.head_steps = head_steps
         self.view_batch_size = view_batch_size
         self.kernel = kernel
         self.neighbors = neighbors
@@ -315,7 +321,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         keys = {"pretrain": first}
         if self.clusterer is None and not callable(self.views):
             second = [*first, [job[f.name] for f in fields(DiscoverOptions)]]
-            keys |= {"views": second, "discover": second}
+            keys["discover"] = second
         return keys
 
     # Answering

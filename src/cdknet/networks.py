@@ -44,9 +44,17 @@ class Network(nn.Module):
     """f_theta and its head. `features(x)` is f(x), `forward(x)` the logits of the classes known so far."""
 
     def __init__(
-        self, intake: Intake, trunk: nn.Module, penultimate: nn.Linear, dropout: float, head: nn.Linear
+        self,
+        intake: Intake,
+        trunk: nn.Module,
+        penultimate: nn.Linear,
+        dropout: float,
+        head: nn.Linear,
+        *,
+        rectified: bool = True,
     ) -> None:
         super().__init__()
+        self.rectified = rectified  # ReLU after the penultimate layer
         self.intake = intake
         self.trunk = trunk
         self.penultimate: nn.Linear = penultimate
@@ -54,7 +62,8 @@ class Network(nn.Module):
         self.head = head
 
     def features(self, x: Tensor) -> Tensor:  # (n, d)
-        return torch.relu(self.penultimate(self.trunk(self.intake(x)).flatten(1)))
+        z: Tensor = self.penultimate(self.trunk(self.intake(x)).flatten(1))
+        return torch.relu(z) if self.rectified else z
 
     def forward(self, x: Tensor) -> Tensor:  # (n, classes)
         return self.classify(self.features(x))
@@ -91,10 +100,6 @@ class Projection(Network):
     With an empty trunk, the samples themselves: for baselines, and for embeddings that are good already.
     """
 
-    def features(self, x: Tensor) -> Tensor:
-        z: Tensor = self.penultimate(self.trunk(self.intake(x)).flatten(1))
-        return z
-
     def frozen(self) -> Projection:
         for weight in self.parameters():
             weight.requires_grad_(False)
@@ -127,6 +132,7 @@ class Architecture(NamedTuple):
     trunk: Callable[[tuple[int, ...]], nn.Sequential]
     feature_size: int
     dropout: float
+    rectified: bool = True
 
 
 def paper_mnist(shape: tuple[int, ...]) -> nn.Sequential:
@@ -171,6 +177,77 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
     return trunk
 
 
+class ChannelsLast(nn.Module):
+    """Pictures in the memory layout that convolutions on a CPU like best."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=torch.channels_last)
+
+
+class Residual(nn.Module):
+    """x + two 3x3 convolutions of it, each normalised over the batch."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        first, second = _normalised(channels, channels, 3), _normalised(channels, channels, 3)
+        self.change = nn.Sequential(*first, *second[:-1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.change(x))
+
+
+def _normalised(
+    channels: int, filters: int, width: int, *, stride: int = 1, flat: bool = False
+) -> list[nn.Module]:
+    """A convolution (over time if `flat`), normalised over the batch, and ReLU."""
+    if flat:
+        return [
+            nn.Conv1d(channels, filters, width, stride, width // 2, bias=False),
+            nn.BatchNorm1d(filters),
+            nn.ReLU(),
+        ]
+    padding = (width - 1) // 2
+    return [
+        nn.Conv2d(channels, filters, width, stride, padding, bias=False),
+        nn.BatchNorm2d(filters),
+        nn.ReLU(),
+    ]
+
+
+def small(shape: tuple[int, ...]) -> nn.Sequential:
+    """Made for two CPU cores: strided, normalised over the batch, a projection of two layers at the end.
+
+    Grey pictures: three strided convolutions. Colour: residual blocks. I/Q: over time. Else: dense layers.
+    """
+    if is_iq(shape):
+        layers = _normalised(shape[0], 64, 7, stride=2, flat=True) + _normalised(
+            64, 128, 5, stride=2, flat=True
+        )
+        layers += _normalised(128, 128, 5, stride=2, flat=True) + _normalised(128, 128, 3, flat=True)
+        layers += [nn.AdaptiveAvgPool1d(4), nn.Flatten()]
+        width = 512
+    elif len(shape) == 3 and shape[0] >= 3 and min(shape[1:]) >= 16:
+        layers = [ChannelsLast(), *_normalised(shape[0], 64, 4, stride=2), *_normalised(64, 128, 3, stride=2)]
+        layers += [Residual(128), *_normalised(128, 256, 3, stride=2), Residual(256)]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        width = 256
+    elif len(shape) in (2, 3) and min(shape[-2:]) >= 6:
+        first = 2 if min(shape[-2:]) >= 16 else 1
+        channels = shape[0] if len(shape) == 3 else 1
+        layers = [
+            ChannelsLast(),
+            *_normalised(channels, 32, 3, stride=first),
+            *_normalised(32, 64, 3, stride=2),
+        ]
+        layers += [*_normalised(64, 128, 3, stride=2), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+        width = 512
+    else:
+        layers = [nn.Flatten(), nn.Linear(math.prod(shape), 512, bias=False), nn.BatchNorm1d(512), nn.ReLU()]
+        width = 512
+    layers += [nn.Linear(width, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU()]
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
 def bare(shape: tuple[int, ...]) -> nn.Sequential:
     """No layers: the sample, flattened."""
     return nn.Sequential(nn.Flatten())
@@ -186,6 +263,7 @@ ARCHITECTURES = {
     "paper-cifar": Architecture(paper_cifar, feature_size=512, dropout=0.5),
     "paper-rf": Architecture(paper_rf, feature_size=128, dropout=0.0),
     "mlp": Architecture(mlp, feature_size=128, dropout=0.5),
+    "small": Architecture(small, feature_size=128, dropout=0.0, rectified=False),
     "none": Architecture(bare, feature_size=0, dropout=0.0),
     "pca": Architecture(bare, feature_size=50, dropout=0.0),
 }
@@ -228,19 +306,21 @@ def build_network(
     else:
         _check_fits(name, shape)
         trunk, dropout, default_size = design.trunk(shape), design.dropout, design.feature_size
-        add_channel = len(shape) == 2 and name in ("paper-mnist", "paper-cifar")
+        pictures = name in ("paper-mnist", "paper-cifar") or (
+            name == "small" and choose_architecture(shape) != "mlp"
+        )
+        add_channel = len(shape) == 2 and not is_iq(shape) and pictures
     mean, scale = statistics if statistics is not None else (torch.zeros(1), torch.ones(1))
     intake = Intake(mean.clone(), scale.clone(), add_channel)
     width = _output_width(intake, trunk, shape)
-    if name == "none":
-        return Projection(
-            intake, trunk, cast(nn.Linear, nn.Identity()), 0.0, nn.Linear(width, n_classes)
-        ).frozen()
-    if name == "pca":
-        size = min(feature_size or design.feature_size, width)
-        return Projection(intake, trunk, nn.Linear(width, size), 0.0, nn.Linear(size, n_classes)).frozen()
+    if name in ("none", "pca"):
+        size = min(feature_size or design.feature_size, width) if name == "pca" else width
+        axes = nn.Linear(width, size) if name == "pca" else cast(nn.Linear, nn.Identity())
+        return Projection(intake, trunk, axes, 0.0, nn.Linear(size, n_classes), rectified=False).frozen()
     size = feature_size or default_size
-    return Network(intake, trunk, nn.Linear(width, size), dropout, nn.Linear(size, n_classes))
+    rectified = encoder is not None or design.rectified
+    penultimate, head = nn.Linear(width, size), nn.Linear(size, n_classes)
+    return Network(intake, trunk, penultimate, dropout, head, rectified=rectified)
 
 
 def _check_fits(name: str, shape: tuple[int, ...]) -> None:

@@ -97,7 +97,7 @@ class NetworkOptions(Options):
     network: str = option(
         "auto",
         "network to train; auto picks by the shape of a sample; none and pca: the samples as they are",
-        choices=("auto", "paper-mnist", "paper-cifar", "paper-rf", "mlp", "none", "pca"),
+        choices=("auto", "paper-mnist", "paper-cifar", "paper-rf", "mlp", "small", "none", "pca"),
     )
     feature_size: int | None = option(
         None, "units of the penultimate layer, the features; unset: the network's own", least=2
@@ -161,20 +161,25 @@ class DiscoverOptions(Options):
     )
     min_subsample: int = option(1000, "stage 2: but at least this many of each, or all there are", least=0)
     view_weight: float = option(
-        1.0,
-        "stage 2: mu, weight of what stays the same across views of a sample; 0: the paper's method",
-        least=0,
+        3.0, "CD-KNet+: mu, weight of what stays the same across views of a sample", least=0
     )
     collapse_weight: float = option(
-        1.0, "stage 2: gamma, how much views push features apart that crowd together", least=0
+        1.0, "CD-KNet+: gamma, how much views push features apart that crowd together", least=0
     )
+    spectral_weight: float = option(
+        0.3, "CD-KNet+: weight of U, the spectral embedding of a graph of near neighbours", least=0
+    )
+    heads: int = option(4, "CD-KNet+: softmax heads that group the new samples and vote; 0: k-means", least=0)
     views: str = option(
         "auto",
-        "stage 2: how a view differs from the sample; auto picks by the shape of a sample",
+        "CD-KNet+: how a view differs from the sample; auto picks by the shape of a sample",
         choices=("auto", "grey", "colour", "radio", "vectors"),
     )
-    view_steps: int = option(300, "stage 2: steps on views alone, before U enters", least=0)
-    view_batch_size: int = option(512, "stage 2: samples a step on views", least=4)
+    view_steps: int = option(
+        200, "CD-KNet+: steps on views and old labels, before U and heads enter", least=0
+    )
+    head_steps: int = option(400, "CD-KNet+: steps with U and heads", least=0)
+    view_batch_size: int = option(512, "CD-KNet+: most new samples a step, each in two views", least=4)
     kernel: str = option(
         "gaussian",
         "stage 2: kernel whose eigenvectors are U; the paper's dense one, or a graph of near neighbours",

@@ -64,7 +64,10 @@ def illustrated(run: Run, X: NDArray[Any]) -> Run:
     """The run with its map and its pictures."""
     labels = np.array([row["label"] for row in run.labels])
     confidence = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
-    classes, n_new = np.array([str(c) for c in run.config["classes"]]), run.config["blueprint"]["n_new_classes"]
+    classes, n_new = (
+        np.array([str(c) for c in run.config["classes"]]),
+        run.config["blueprint"]["n_new_classes"],
+    )
     points = map_2d(run.embedding["features"], seed=run.config["seed"])
     drawn = {
         "map.png": draw_map(points, labels, classes, n_new),

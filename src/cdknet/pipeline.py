@@ -31,11 +31,12 @@ from cdknet.rivals.sscd import sscd_dynamic, sscd_static
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
 from cdknet.stages.discover import Clusterer, class_means
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
+from cdknet.stages.plus import discover_plus
 from cdknet.views import Views
 
 # What `method` names: each a function of the pretrained network, in the place of stage 2.
 STAGE_2: dict[str, Callable[..., Discovery]] = {
-    "cd-knet+": discover,
+    "cd-knet+": discover_plus,
     "cd-knet": discover,
     "spectral": spectral_clustering,
     "sscd": sscd_static,
@@ -127,12 +128,10 @@ def run_stages(
     statistics = input_statistics(problem.inputs) if standardize else (torch.zeros(1), torch.ones(1))
     shape = problem.inputs.sample_shape
     name = network_options.network
+    if name == "auto":
+        name = "small" if second.method == "cd-knet+" else choose_architecture(shape)
     blueprint = Blueprint(
-        architecture="encoder"
-        if encoder is not None
-        else choose_architecture(shape)
-        if name == "auto"
-        else name,
+        architecture="encoder" if encoder is not None else name,
         sample_shape=shape,
         statistics_size=len(statistics[0]),
         feature_size=network_options.feature_size,

@@ -81,15 +81,18 @@ def check_target(folder: Path, force: bool) -> None:
         )
 
 
-def write_run(folder: str | Path, run: Run, *, force: bool = False) -> Path:
-    """Write a run folder: whole or not at all. An older one is replaced only with `force`."""
+def write_run(folder: str | Path, run: Run, *, force: bool = False, review: bytes | None = None) -> Path:
+    """Write a run folder: whole or not at all. An older one is replaced only with `force`.
+
+    `review` is a journal to begin with. It will grow, so config.json does not state its sum.
+    """
     from safetensors.numpy import save
 
     folder = Path(folder)
     check_target(folder, force)
     files = {
         "history.jsonl": "".join(json.dumps(row) + "\n" for row in run.history).encode(),
-        "weights.safetensors": save({k: np.ascontiguousarray(v) for k, v in run.weights.items()}),
+        "weights.safetensors": save({k: np.asarray(v, order="C") for k, v in run.weights.items()}),
         "embedding.npz": _npz(run.embedding),
         "labels.csv": _csv(run.labels),
         **{f"pictures/{name}": png for name, png in run.pictures.items()},
@@ -103,6 +106,8 @@ def write_run(folder: str | Path, run: Run, *, force: bool = False) -> Path:
         if run.samples is not None:
             sums[SAMPLES] = _write_samples(temporary / SAMPLES, run.samples)
         files["config.json"] = json.dumps({**head, **run.config, "files": sums}, indent=1).encode()
+        if review is not None:
+            files["review.jsonl"] = review
         for name, content in files.items():
             path = temporary / name
             path.parent.mkdir(exist_ok=True)
@@ -131,13 +136,13 @@ def read_run(folder: str | Path) -> Run:
     folder = Path(folder)
     config = read_config(folder)
     listed = {name: entry for name, entry in config["files"].items() if name != SAMPLES}
-    contents = {name: _checked(folder, name, entry) for name, entry in listed.items()}
+    contents = {name: checked_file(folder, name, entry) for name, entry in listed.items()}
     try:
         return Run(
             config=config,
             history=[json.loads(line) for line in contents["history.jsonl"].decode().splitlines()],
             weights=load(contents["weights.safetensors"]),
-            embedding=_read_npz(contents["embedding.npz"]),
+            embedding=read_npz(contents["embedding.npz"]),
             labels=list(csv.DictReader(io.StringIO(contents["labels.csv"].decode()))),
             pictures={
                 name.removeprefix("pictures/"): content
@@ -232,7 +237,7 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-def _checked(folder: Path, name: str, entry: Any) -> bytes:
+def checked_file(folder: Path, name: str, entry: Any) -> bytes:
     """The bytes of one listed file, if its name stays inside and its size and sum are as stated."""
     path = _listed_file(folder, name, entry)
     content = path.read_bytes()
@@ -294,9 +299,14 @@ def _npz(arrays: Arrays) -> bytes:
     return buffer.getvalue()
 
 
-def _read_npz(content: bytes) -> Arrays:
+def read_npz(content: bytes) -> Arrays:
     with np.load(io.BytesIO(content), allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
+
+
+def labels_digest(run: Run) -> str:
+    """SHA-256 of labels.csv as it will be written."""
+    return hashlib.sha256(_csv(run.labels)).hexdigest()
 
 
 def _csv(rows: list[dict[str, str]]) -> bytes:

@@ -23,14 +23,22 @@ def _spread(n: int, most: float, generator: torch.Generator) -> Tensor:
 
 
 def _warp(
-    x: Tensor, generator: torch.Generator, *, turn: float, zoom: float, shear: float, shift: float
+    x: Tensor,
+    generator: torch.Generator,
+    *,
+    turn: float,
+    zoom: float,
+    shear: float,
+    shift: float,
+    aspect: float = 0.0,
 ) -> Tensor:
     """A random affine map a picture: `turn` in degrees, the others as shares. (n, c, h, w)."""
     n = len(x)
-    angle, scale = _spread(n, math.radians(turn), generator), 1 + _spread(n, zoom, generator)
+    angle, scale = _spread(n, math.radians(turn), generator), torch.exp(_spread(n, zoom, generator))
+    stretch = torch.exp(_spread(n, aspect, generator))
     cosine, sine = torch.cos(angle) / scale, torch.sin(angle) / scale
     across, down = _spread(n, shift, generator), _spread(n, shift, generator)
-    rows = [cosine, _spread(n, shear, generator) - sine, across, sine, cosine, down]
+    rows = [cosine * stretch, _spread(n, shear, generator) - sine, across, sine, cosine / stretch, down]
     matrix = torch.stack(rows, dim=1).reshape(n, 2, 3).to(x)
     grid = nn.functional.affine_grid(matrix, list(x.shape), align_corners=False)
     low = x.amin()  # what lies outside the picture is as dark as its darkest pixel
@@ -38,10 +46,20 @@ def _warp(
 
 
 def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned, zoomed, sheared and shifted a little; brighter or darker. (n, h, w) or (n, c, h, w)."""
+    """Turned, zoomed, stretched and shifted; brighter or darker, more or less contrast; half of them blurred.
+
+    (n, h, w) or (n, c, h, w). Not mirrored: a mirrored digit or letter is another one.
+    """
+    n, low = len(x), x.amin()
     pictures = x if x.ndim == 4 else x.unsqueeze(1)
-    pictures = _warp(pictures, generator, turn=15, zoom=0.15, shear=0.15, shift=0.2)
-    pictures = pictures * torch.exp(_spread(len(x), 0.3, generator)).to(x).view(-1, 1, 1, 1)
+    pictures = _warp(pictures, generator, turn=10, zoom=0.25, shear=0.1, shift=0.2, aspect=0.1) - low
+    gamma, gain = (torch.exp(_spread(n, most, generator)).to(x).view(-1, 1, 1, 1) for most in (0.5, 0.4))
+    peak = pictures.amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-6)
+    pictures = (pictures / peak).clamp_min(0).pow(gamma) * peak * gain
+    blurred = (torch.rand(n, generator=generator) < 0.5).to(x.device).view(-1, 1, 1, 1)
+    if min(pictures.shape[-2:]) >= 16:  # a smaller picture has nothing to spare
+        pictures = torch.where(blurred, nn.functional.avg_pool2d(pictures, 3, 1, 1), pictures)
+    pictures = pictures + low
     return pictures if x.ndim == 4 else pictures.squeeze(1)
 
 

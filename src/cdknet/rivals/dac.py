@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.cluster import kmeans_plusplus
 from torch import Tensor, nn
 
 from cdknet.history import History
@@ -22,7 +23,10 @@ from cdknet.views import VIEWS, Views, check_views, choose_views
 UPPER, LOWER = 0.95, 0.455  # u(λ) = .95 - λ and l(λ) = .455 + .1 λ, section 3.3 of DAC
 MEET = (UPPER - LOWER) / 1.1  # the λ at which they meet
 BATCH_SIZE = 128  # samples a step, as in the authors' released code for MNIST
-DECAY = 0.9  # of RMSprop, Keras's own, in which DAC was written; torch's begins with steps three times as long
+SEEN_AT_START = 5000  # samples among which the first k are sought
+DECAY = (
+    0.9  # of RMSprop, Keras's own, in which DAC was written; torch's begins with steps three times as long
+)
 LEAST_STEPS = 25  # a small set is passed over several times in an epoch, for at least so many steps
 
 
@@ -69,14 +73,31 @@ def pair_loss(features: Tensor, pairs: Pairs) -> Tensor:
 
 
 def cluster_head(width: int, k: int) -> nn.Sequential:
-    """From features to k outputs: the last two layers of DAC's network, each normalised over the batch."""
-    first, second = nn.Linear(width, k), nn.Linear(k, k)
+    """From features to k outputs: the last two layers of DAC's network, each normalised over the batch.
+
+    Layers of equal width start as the identity, as in DAC. The last normalisation starts with the scale at
+    which k clusters of equal size are as far apart as ten are at scale 1: with DAC's own, label features of
+    three clusters are all above the lower threshold, no pair counts as different, and all fall into one.
+    """
+    first, second, last = nn.Linear(width, k), nn.Linear(k, k), nn.BatchNorm1d(k)
     for layer in (first, second) if width == k else (second,):
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)
-    return nn.Sequential(
-        nn.BatchNorm1d(width), first, nn.BatchNorm1d(k), nn.ReLU(), second, nn.BatchNorm1d(k), nn.ReLU()
-    )
+    nn.init.constant_(last.weight, 3 / math.sqrt(max(k - 1, 1)))
+    return nn.Sequential(nn.BatchNorm1d(width), first, nn.BatchNorm1d(k), nn.ReLU(), second, last, nn.ReLU())
+
+
+def _start_apart(head: nn.Sequential, z: Tensor, seed: int) -> None:
+    """Let each output begin as likeness to one of k samples far apart (k-means++): chance directions in
+    features that a few clusters fill give several outputs to one cluster and none to another."""
+    first = head[1]
+    assert isinstance(first, nn.Linear)
+    z = z[torch.randperm(len(z), generator=torch.Generator().manual_seed(seed))[:SEEN_AT_START]]
+    _, chosen = kmeans_plusplus(unit_length(z).numpy(), first.out_features, random_state=seed % 2**32)
+    level = (z - z.mean(dim=0)) / (z.std(dim=0, correction=0) + 1e-3)
+    with torch.no_grad():
+        first.weight.copy_(unit_length(level[torch.from_numpy(chosen).long()]))
+        first.bias.zero_()
 
 
 def discover_dac(
@@ -108,11 +129,14 @@ def discover_dac(
     rate = options.discover_learning_rate or learning_rate
     optimizer = torch.optim.RMSprop(network.trainable(), lr=rate, alpha=DECAY)
     loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+    rows = problem.new_rows
+    if loop.epoch == 0 and network.penultimate.out_features != k:
+        z = embed(network, problem.inputs, rows, normalize=False).features
+        _start_apart(head, z, derive_seed(seed, "dac start"))
     shape = problem.inputs.sample_shape
     name = choose_views(shape) if options.views == "auto" else options.views
     check_views(name, shape)
     view = views or VIEWS[name]
-    rows = problem.new_rows
 
     def labels_of(x: Tensor) -> Tensor:
         return label_features(head(network.features(x)))

@@ -14,29 +14,35 @@ from scipy.spatial.distance import squareform
 from torch import Tensor, nn
 
 from cdknet.history import History
-from cdknet.networks import Network, embed, unit_length
+from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
 from cdknet.stages.discover import Clusterer, Discovery, class_means, wanted_classes
-from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
+from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
 from cdknet.views import Views
 
-HIDDEN = 128  # units between a pair's features and its answer
-LEAST_STEPS = 25  # a small set is passed over several times in an epoch, for at least so many steps
+ENOUGH = 0.9  # share of pairs told right at which to stop: with more, the distance fits old classes alone
+LEAST_STEPS = 5  # a small set is passed over several times in an epoch, for at least so many steps
 LINKED = 1500  # samples in the tree of clusters, which takes the square of this in time and memory
 SPEAKERS = 20  # members of a cluster that a sample outside the tree is compared with
 LEAST_SHARE = 0.1  # of the mean class size: smaller branches of the tree are strays, not classes
 
 
 class PairHead(nn.Module):
-    """Are two samples of one class? The same answer whichever of them comes first."""
+    """logit of "same class" = bias - Σ_j |w_j| |a_j - b_j| / scale: a distance whose weights are learned.
+
+    It starts from equal weights, with the mean pair as likely the same as not.
+    """
+
+    scale: Tensor
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(2 * width, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, 1))
+        self.weights = nn.Parameter(torch.full((width,), 4 / width))
+        self.bias = nn.Parameter(torch.tensor(4.0))
+        self.register_buffer("scale", torch.tensor(1.0))  # mean |a_j - b_j|, set before training
 
-    def forward(self, a: Tensor, b: Tensor) -> Tensor:  # (n, d), (n, d) -> (n,) logits of "same"
-        answer: Tensor = self.layers(torch.cat([(a - b).abs(), a * b], dim=1))
-        return answer[:, 0]
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:  # (n, d), (n, d) -> (n,)
+        return self.bias - (a - b).abs() @ self.weights.abs() / self.scale
 
 
 def draw_pairs(targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -69,11 +75,12 @@ def discover_pairwise(
 ) -> Discovery:
     """Stage 2 by pairs: learn from old classes what "same class" means, cluster new samples by it.
 
-    Network and pair head learn from as many equal as unequal pairs of old samples. Then `LINKED` new samples
-    are joined bottom up by the mean dissimilarity of clusters, and the others join the cluster whose members
-    they are most alike on average. Shu et al. also train a classifier that rejects and an autoencoder, join
-    by the largest dissimilarity, and find the number of clusters themselves; here it is given. `clusterer`
-    and `views` have no part in this.
+    A distance between features (`PairHead`) learns from as many equal as unequal pairs of old samples; the
+    features stay as stage 1 made them, for when they learn from pairs too, new classes fall together. Then
+    `LINKED` new samples are joined bottom up by the mean dissimilarity of clusters, and the others join the
+    cluster whose members they are most alike on average. Shu et al. train features, a classifier that
+    rejects and an autoencoder together with the distance, join by the largest dissimilarity, and find the
+    number of clusters themselves; here it is given. `clusterer` and `views` have no part in this.
     """
     k = wanted_classes(options)
     if problem.n_old_classes < 2:
@@ -81,44 +88,45 @@ def discover_pairwise(
             f"The pairwise method needs at least 2 old classes to learn from. Got {problem.n_old_classes}."
         )
     network = copy.deepcopy(network)
-    with seeded(derive_seed(seed, "pair head")):
-        head = PairHead(network.penultimate.out_features).to(network.device)
+    head = PairHead(network.penultimate.out_features)
     network.add_module("rival_head", head)  # so that it is kept with the weights
     rate = options.discover_learning_rate or learning_rate
-    optimizer = torch.optim.Adam(network.trainable(), lr=rate)
+    optimizer = torch.optim.Adam(head.parameters(), lr=rate)
     loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
-
-    def features(x: Tensor) -> Tensor:
-        z = network.features(x)
-        return unit_length(z) if options.normalize_features else z
+    targets, size = problem.old_targets, options.discover_batch_size
+    if not loop.done:
+        z_old = embed(
+            network, problem.inputs, problem.old_rows, normalize=options.normalize_features
+        ).features
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
-        network.train()
-        losses, right = [], []
-        size = options.discover_batch_size
-        passes = math.ceil(LEAST_STEPS / math.ceil(len(problem.old_rows) / size))
-        parts = [b for _ in range(passes) for b in batches(len(problem.old_rows), size, generator)]
-        for batch in loop.ticking(parts, limit=options.discover_epochs):
-            targets = problem.old_targets[batch]
-            if len(targets.unique()) < 2:
-                continue
+        if loop.epoch == 0:
             same, other = draw_pairs(targets, generator)
-            z = features(problem.inputs.take(problem.old_rows[batch], network.device))
+            spread = ((z_old - z_old[same]).abs().mean() + (z_old - z_old[other]).abs().mean()) / 2
+            head.scale.fill_(spread.clamp_min(1e-12))
+        losses, right = [], []
+        passes = math.ceil(LEAST_STEPS / math.ceil(len(targets) / size))
+        parts = [b for _ in range(passes) for b in batches(len(targets), size, generator)]
+        for batch in loop.ticking(parts, limit=options.discover_epochs):
+            if len(targets[batch].unique()) < 2:
+                continue
+            same, other = draw_pairs(targets[batch], generator)
+            z = z_old[batch]
             logits = torch.cat([head(z, z[same]), head(z, z[other])])
-            answers = torch.cat([torch.ones(len(batch)), torch.zeros(len(batch))]).to(z.device)
+            answers = torch.cat([torch.ones(len(batch)), torch.zeros(len(batch))])
             loss = nn.functional.binary_cross_entropy_with_logits(logits, answers)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))
             right.append(float(((logits > 0) == (answers > 0)).float().mean()))
-        return {"loss": float(np.mean(losses)), "pairs_right": float(np.mean(right))}
+        pairs_right = float(np.mean(right))
+        return {"loss": float(np.mean(losses)), "pairs_right": pairs_right, "stop": pairs_right >= ENOUGH}
 
     loop.run(options.discover_epochs, epoch)
     if not loop.done:
-        network.eval()
         z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
-        labels = _cluster_by_similarity(head, z.to(network.device), k, seed)
+        labels = _cluster_by_similarity(head, z, k, seed)
         loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, k)}
     loop.finish()
     del network.rival_head
@@ -146,13 +154,13 @@ def _cluster_by_similarity(head: PairHead, z: Tensor, k: int, seed: int) -> Tens
 
 
 def similarity(head: PairHead, a: Tensor, b: Tensor) -> Tensor:
-    """Probability of "same class" for each row of a with each of b, (n, m), on the CPU."""
+    """Probability of "same class" for each row of a with each of b, (n, m)."""
     out = []
     with torch.inference_mode():
         for part in a.split(max(1, 65536 // len(b))):
             left = part.repeat_interleave(len(b), dim=0)
             right = b.repeat(len(part), 1)
-            out.append(torch.sigmoid(head(left, right)).reshape(len(part), len(b)).cpu())
+            out.append(torch.sigmoid(head(left, right)).reshape(len(part), len(b)))
     return torch.cat(out).clone()
 
 

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdknet.history import History
-from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, identity_dependence
+from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized
 from cdknet.networks import Network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.spectral import median_distance, neighbor_embedding, spectral_embedding, subspace_turn
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
 from cdknet.views import VIEWS, Views, check_views, choose_views
-
-VIEW_SIGMA = 0.5  # width of the kernel between views, on the unit sphere
 
 
 class FitsAndPredicts(Protocol):
@@ -63,14 +61,7 @@ def discover(
 
     by turns: one epoch of gradient ascent on the network while U rests, then the U step in closed form
     while the network rests. X is a subsample of old and new rows. `learning_rate` holds where the options
-    set none of their own.
-
-    With method `cd-knet+` and `view_weight` mu > 0 there is a third target, the identity of a sample across
-    its views,
-
-    ... + mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))],
-
-    which is learned alone first (`learn_views`). mu = 0, or method `cd-knet`, is the paper's method.
+    set none of their own; `views` have no part in the paper's method.
 
     The first kernel is degree-normalised, Eqs. (5)-(6), the second is not (sections III.A-B). K̃ is taken
     times the batch size and U times the root of its length, so that both terms are of order 1 whatever
@@ -78,19 +69,13 @@ def discover(
     """
     m_u = wanted_classes(options)
     rate = options.discover_learning_rate or learning_rate
-    mu = options.view_weight if options.method == "cd-knet+" else 0.0
-    if mu > 0 and options.view_steps > 0:
-        network = learn_views(
-            network, problem, options, rate, views=views, seed=seed, history=history, checkpoint=checkpoint
-        )
-    else:
-        network = copy.deepcopy(network)
+    network = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.trainable(), lr=rate, maximize=True)
     loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
-    old = _subsample(len(problem.old_rows), options, draw)
-    new = _subsample(len(problem.new_rows), options, draw)
+    old = subsample(len(problem.old_rows), options, draw)
+    new = subsample(len(problem.new_rows), options, draw)
     rows = torch.cat([problem.old_rows[old], problem.new_rows[new]])  # X_1 of section V.E
     old_rows = problem.old_rows[old]  # X_l1
     Y = nn.functional.one_hot(problem.old_targets[old], problem.n_old_classes).float()
@@ -101,7 +86,6 @@ def discover(
             "Raise subsample or min_subsample."
         )
     lam = options.label_weight
-    view = _view_function(options, views, problem.inputs.sample_shape)
     device = network.device
 
     def features(x: Tensor) -> Tensor:
@@ -125,9 +109,8 @@ def discover(
     def epoch(generator: torch.Generator) -> dict[str, Any]:
         U, sigma = loop.tensors["U"], float(loop.facts["sigma"])
         network.train()
-        values: dict[str, list[float]] = {"hsic_U": [], "hsic_Y": [], "views": []}
-        labelled = _forever(len(old_rows), options.discover_batch_size, generator)
-        seen = _forever(len(problem.inputs), options.view_batch_size, generator)
+        values: dict[str, list[float]] = {"hsic_U": [], "hsic_Y": []}
+        labelled = endless_batches(len(old_rows), options.discover_batch_size, generator)
         # Alg. 1: one epoch of ascent on theta, Eqs. (10) and (11) alternately.
         for batch in loop.ticking(
             batches(len(rows), options.discover_batch_size, generator), limit=options.discover_epochs
@@ -142,10 +125,6 @@ def discover(
                 z = features(problem.inputs.take(old_rows[chosen], device))
                 value = hsic(gaussian_kernel(z, sigma), Factor(Y[chosen].to(device)))
                 values["hsic_Y"].append(_ascend(optimizer, value, lam if lam < math.inf else 1.0))
-            if mu > 0:  # the third term
-                x = problem.inputs.take(next(seen), device)
-                value = view_objective(network, x, view, options.collapse_weight, generator)
-                values["views"].append(_ascend(optimizer, value, mu))
         # Alg. 1: update U by eigendecomposition, Eq. (14).
         loop.tensors["U"], loop.facts["sigma"] = spectral_step()
         turn = subspace_turn(U, loop.tensors["U"])
@@ -173,53 +152,6 @@ def discover(
     )
 
 
-def learn_views(
-    network: Network,
-    problem: Problem,
-    options: DiscoverOptions,
-    learning_rate: float,
-    *,
-    views: Views | None = None,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> Network:
-    """The start of stage 2: features that know a sample by any of its views. A new network.
-
-    Pretrained features see old classes and little else. This makes them see what there is in the unlabelled
-    samples before U is made from them. Over all samples, labelled or not, for at least `view_steps` steps.
-    """
-    network = copy.deepcopy(network)
-    optimizer = torch.optim.Adam(network.trainable(), lr=learning_rate, maximize=True)
-    loop = Loop("views", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
-    view = _view_function(options, views, problem.inputs.sample_shape)
-    n = len(problem.inputs)
-    limit = math.ceil(options.view_steps / math.ceil(n / options.view_batch_size))
-
-    def epoch(generator: torch.Generator) -> dict[str, Any]:
-        network.train()
-        values = []
-        for batch in loop.ticking(batches(n, options.view_batch_size, generator), limit=limit):
-            x = problem.inputs.take(batch, network.device)
-            value = view_objective(network, x, view, options.collapse_weight, generator)
-            values.append(_ascend(optimizer, value))
-        return {"views": float(np.mean(values))}
-
-    loop.run(limit, epoch)
-    loop.finish()
-    return network
-
-
-def view_objective(
-    network: Network, x: Tensor, view: Views, collapse_weight: float, generator: torch.Generator
-) -> Tensor:
-    """HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z)) of two views of x, Z on the unit sphere (SSL-HSIC)."""
-    seen = torch.cat([view(x, generator), view(x, generator)])
-    K = gaussian_kernel(unit_length(network.features(seen)), VIEW_SIGMA)
-    crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one and the same
-    return identity_dependence(K) - collapse_weight * crowding
-
-
 def wanted_classes(options: DiscoverOptions) -> int:
     """How many new classes to look for; an error where nobody said."""
     if options.n_new_classes is None:
@@ -227,7 +159,7 @@ def wanted_classes(options: DiscoverOptions) -> int:
     return options.n_new_classes
 
 
-def _view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:
+def view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:
     name = choose_views(shape) if options.views == "auto" else options.views
     check_views(name, shape)
     return own or VIEWS[name]
@@ -241,13 +173,13 @@ def _ascend(optimizer: torch.optim.Optimizer, value: Tensor, weight: float = 1.0
     return float(value.detach())
 
 
-def _subsample(available: int, options: DiscoverOptions, generator: torch.Generator) -> Tensor:
+def subsample(available: int, options: DiscoverOptions, generator: torch.Generator) -> Tensor:
     """n_1 of n positions, section V.E: a share of them, but not too few."""
     wanted = max(round(options.subsample * available), options.min_subsample, 2)
     return torch.randperm(available, generator=generator)[:wanted].sort().values
 
 
-def _forever(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+def endless_batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Batches of one pass after another."""
     while True:
         yield from batches(rows, size, generator)

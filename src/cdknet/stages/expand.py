@@ -42,9 +42,7 @@ def expand(
     if options.expansion == "none":
         raise ValueError("Stage 3 needs an expansion strategy. Got 'none'. Leave the stage out instead.")
     with seeded(derive_seed(seed, "grow")):
-        growth = grow(
-            discovery.network, options.expansion, len(discovery.centers), options.extra_units
-        )
+        growth = grow(discovery.network, options.expansion, len(discovery.centers), options.extra_units)
     return teach(
         growth,
         problem,

@@ -1,0 +1,351 @@
+"""What a class is like, from the features of its samples: how tight, how near others, one class or two.
+
+Distances are Euclidean, between features and class centres (means). For a sample x of class c with centre
+m_c, a = |x - m_c| and b = |x - m_j| for the nearest other class j:
+
+    cohesion    mean of (b - a) / max(a, b), the simplified silhouette: 1 far from all others, < 0 astray
+    share of j  of the samples of c, those with a / |x - m_j| > 0.8: as near to j, or nearly so
+    valley      of two groups: samples are laid on the line through both centres; the least density between
+                the two tops over the lower top. 1 is one heap, 0 are two with nothing between
+
+A change of some classes makes the cards of others stale only where it could change their figures: where a
+touched class was near, or its new centre comes within `reach`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdknet.explorer.review import REJECTED, Review
+
+SHOWN = 24  # samples on a card's sheets
+CLOSE = 0.8  # a / b from which a sample is nearly as near to the other class
+SPLIT_BELOW, MERGE_ABOVE = 0.35, 0.75  # valleys
+FEWEST, MOST_LOOKED_AT = 60, 2000  # samples that a hint looks at
+MOST_HINTED_PARTS, MOST_CHOOSING = 5, 5000
+CHUNK = 8192
+
+Floats = NDArray[np.floating[Any]]
+
+
+class Hint(NamedTuple):
+    kind: str  # "split" or "merge"
+    other: int | None  # the class to merge with
+    into: int | None  # the parts to split in
+    reason: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """The figures of a class, and its samples with their distance to its centre."""
+
+    rows: NDArray[np.int64]  # (m,)
+    own: NDArray[np.float32]  # (m,) a
+    ratio: NDArray[np.float32]  # (m,) a / b
+    radius: float  # mean of a
+    cohesion: float | None
+    shares: dict[int, float]  # other class -> share, nearest first; always at least the nearest one
+    near: frozenset[int]  # classes that had a part in the figures
+    reach: float  # a centre farther than this from ours changes nothing here
+
+
+class Cards:
+    """Cards of all classes of a review, made when asked for and made anew when stale."""
+
+    def __init__(self, features: NDArray[np.float32], confidence: NDArray[np.float32]) -> None:
+        self.features, self.confidence = features, confidence
+        self._centers: dict[int, NDArray[np.float32]] = {}  # of classes that have samples
+        self._rows: dict[int, NDArray[np.int64]] = {}
+        self._cards: dict[int, Card] = {}
+        self._split_hints: dict[int, Hint | None] = {}
+        self._valleys: dict[tuple[int, int], float] = {}
+
+    def update(self, review: Review, touched: Iterable[int] | None = None) -> None:
+        """Take note of what changed: the classes in `touched`, or anything."""
+        if touched is None:
+            self.__init__(self.features, self.confidence)  # type: ignore[misc]
+            order = np.argsort(review.assignment, kind="stable")
+            ids, starts = np.unique(review.assignment[order], return_index=True)
+            for class_id, rows in zip(ids.tolist(), np.split(order, starts[1:]), strict=True):
+                self._set(class_id, rows)
+            return
+        changed = set(touched) | {REJECTED}
+        for class_id in changed:
+            self._set(class_id, review.members(class_id))
+        for class_id, card in list(self._cards.items()):
+            if class_id in changed or changed & card.near or self._reached(class_id, card, changed):
+                del self._cards[class_id]
+        self._split_hints = {c: hint for c, hint in self._split_hints.items() if c not in changed}
+        self._valleys = {pair: v for pair, v in self._valleys.items() if not changed & set(pair)}
+
+    def _set(self, class_id: int, rows: NDArray[np.int64]) -> None:
+        self._rows[class_id] = rows
+        self._centers.pop(class_id, None)
+        if len(rows) and class_id != REJECTED:
+            self._centers[class_id] = _mean(self.features, rows)
+
+    def _reached(self, class_id: int, card: Card, changed: set[int]) -> bool:
+        center = self._centers.get(class_id)
+        if center is None:
+            return True
+        moved = [self._centers[c] for c in changed if c in self._centers]
+        return any(float(np.linalg.norm(m - center)) <= card.reach for m in moved)
+
+    def rows(self, class_id: int) -> NDArray[np.int64]:
+        return self._rows.get(class_id, np.zeros(0, dtype=np.int64))
+
+    def card(self, class_id: int) -> Card:
+        if class_id not in self._cards:
+            self._cards[class_id] = self._make(class_id)
+        return self._cards[class_id]
+
+    def _make(self, class_id: int) -> Card:
+        rows = self.rows(class_id)
+        if class_id not in self._centers:
+            none = np.zeros(len(rows), dtype=np.float32)
+            return Card(rows, none, none, 0.0, None, {}, frozenset(), np.inf)
+        center = self._centers[class_id]
+        others = [c for c in self._centers if c != class_id]
+        M = np.stack([self._centers[c] for c in others]) - center if others else np.zeros((0, len(center)))
+        M = M.astype(np.float32)
+        squares = np.square(M).sum(axis=1)
+        own = np.empty(len(rows), dtype=np.float32)
+        second = np.full(len(rows), np.inf, dtype=np.float32)
+        close, nearest = np.zeros(len(others), dtype=np.int64), np.zeros(len(others), dtype=np.int64)
+        for start in range(0, len(rows), CHUNK):
+            part = slice(start, start + CHUNK)
+            z = self.features[rows[part]] - center  # from our own centre: small numbers lose no digits
+            norms = np.square(z).sum(axis=1)
+            own[part] = np.sqrt(norms)
+            if others:
+                d = np.sqrt(np.maximum(norms[:, None] - 2 * (z @ M.T) + squares, 0))  # (chunk, others)
+                which = d.argmin(axis=1)
+                second[part] = d[np.arange(len(d)), which]
+                nearest += np.bincount(which, minlength=len(others))
+                close += (own[part, None] > CLOSE * d).sum(axis=0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio = np.where(second > 0, own / second, np.where(own > 0, np.inf, 1.0)).astype(np.float32)
+            gap = (second - own) / np.maximum(np.maximum(own, second), 1e-12)
+            silhouette = np.where(second == np.inf, 1.0, gap)
+        order = sorted(range(len(others)), key=lambda j: (-close[j], -nearest[j], squares[j]))
+        shares = {others[j]: int(close[j]) / len(rows) for j in order if close[j] or j == order[0]}
+        part_of = {others[j] for j in range(len(others)) if close[j] or nearest[j]}
+        reach = float((own + np.maximum(second, own / CLOSE)).max())
+        return Card(
+            rows, own, ratio, float(own.mean()), float(silhouette.mean()), shares, frozenset(part_of), reach
+        )
+
+    # Samples of a class in some order
+
+    def ordered(self, class_id: int, order: str) -> NDArray[np.int64]:
+        """Samples by nearness to the centre ("central"), or by doubt ("unsure")."""
+        card = self.card(class_id)
+        if order == "unsure":
+            return card.rows[np.lexsort((-card.ratio, self.confidence[card.rows]))]
+        return card.rows[np.argsort(card.own, kind="stable")]
+
+    def outliers(self, class_id: int) -> NDArray[np.int64]:
+        """Farthest from the centre first."""
+        return self.ordered(class_id, "central")[::-1]
+
+    # Between classes
+
+    def nearest_old(self, class_id: int, old: Iterable[int]) -> tuple[int, float] | None:
+        """The old class (another one) with the nearest centre, and how far in radii of this class."""
+        rivals = [c for c in old if c != class_id and c in self._centers]
+        if class_id not in self._centers or not rivals:
+            return None
+        steps = np.stack([self._centers[c] for c in rivals]) - self._centers[class_id]
+        far = np.linalg.norm(steps, axis=1)
+        best = int(far.argmin())
+        return rivals[best], float(far[best]) / max(self.card(class_id).radius, 1e-12)
+
+    def hints(self, class_id: int, review: Review) -> list[Hint]:
+        """Where a class looks like several, and where it and another look like one."""
+        if class_id not in self._centers:
+            return []
+        if class_id not in self._split_hints:
+            self._split_hints[class_id] = self._split_hint(class_id)
+        split = self._split_hints[class_id]
+        out = [] if split is None else [split]
+        for other in list(self.card(class_id).shares)[:3]:
+            if "new" not in (review.classes[class_id].kind, review.classes[other].kind):
+                continue
+            hint = self._merge_hint(class_id, other, review)
+            if hint is not None:
+                out.append(hint)
+        return out
+
+    def _some(self, class_id: int) -> NDArray[np.float32]:
+        rows = self.rows(class_id)
+        step = max(1, -(-len(rows) // MOST_LOOKED_AT))
+        return self.features[rows[::step]]
+
+    def _split_hint(self, class_id: int) -> Hint | None:
+        points = self._some(class_id)
+        found = _groups(points, MOST_HINTED_PARTS)
+        if len(found.sizes) < 2:
+            return None
+        scale = len(self.rows(class_id)) / len(points)
+        sizes = ", ".join(f"{round(size * scale)}" for size in found.sizes)
+        return Hint(
+            "split",
+            None,
+            len(found.sizes),
+            f"Groups of about {sizes} samples. Between the first two lie {found.valley:.0%} as many samples "
+            f"as at their middles (one heap has about 100%; hint below {SPLIT_BELOW:.0%}).",
+        )
+
+    def _merge_hint(self, class_id: int, other: int, review: Review) -> Hint | None:
+        pair = (min(class_id, other), max(class_id, other))
+        if pair not in self._valleys:
+            a, b = self._some(pair[0]), self._some(pair[1])
+            enough = min(len(a), len(b)) >= FEWEST // 4
+            self._valleys[pair] = valley(a, b) if enough else 0.0
+        depth = self._valleys[pair]
+        if depth < MERGE_ABOVE:
+            return None
+        share = self.card(class_id).shares.get(other, 0.0)
+        apart = float(np.linalg.norm(self._centers[class_id] - self._centers[other]))
+        radius = self.card(class_id).radius
+        return Hint(
+            "merge",
+            other,
+            None,
+            f"Between the middles of this class and {review.classes[other].name} lie {depth:.0%} as many "
+            f"samples as at them (two classes have few; hint above {MERGE_ABOVE:.0%}). The middles are "
+            f"{apart / max(radius, 1e-12):.1f} radii apart, and {share:.0%} of this class are about as near "
+            "to the other.",
+        )
+
+
+def _mean(features: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    total = np.zeros(features.shape[1])
+    for start in range(0, len(rows), CHUNK):
+        total += features[rows[start : start + CHUNK]].sum(axis=0, dtype=np.float64)
+    return np.asarray(total / len(rows), dtype=np.float32)
+
+
+def valley(a: Floats, b: Floats, ends: tuple[Floats, Floats] | None = None) -> float:
+    """Least density between the tops of two groups, near their centres, over that of the lower top."""
+    start, stop = (a.mean(axis=0), b.mean(axis=0)) if ends is None else ends
+    way = stop - start
+    length = float(way @ way)
+    if length <= 0:
+        return 1.0
+    t = np.concatenate([(a - start) @ way, (b - start) @ way]) / length  # centres at 0 and 1
+    spread = np.sqrt((np.var(t[: len(a)]) * len(a) + np.var(t[len(a) :]) * len(b)) / len(t))
+    width = max(0.9 * float(spread) * len(t) ** -0.2, 0.03)
+    grid = np.linspace(-0.25, 1.25, 61)
+    density = np.exp(-0.5 * np.square((grid[:, None] - t) / width)).sum(axis=1)
+    left, right = int(density[grid < 0.4].argmax()), int(np.flatnonzero(grid > 0.6)[0])
+    right += int(density[right:].argmax())
+    lower = min(density[left], density[right])
+    return float(min(1.0, density[left : right + 1].min() / max(lower, 1e-12)))
+
+
+class _Groups(NamedTuple):
+    sizes: list[int]  # largest first
+    valley: float  # of the first division
+
+
+def _groups(points: NDArray[np.float32], most: int) -> _Groups:
+    """Heaps, by halving as long as a valley shows on points that did not choose the cut."""
+    heaps, first = [points], 1.0
+    done: list[int] = []
+    while heaps and len(heaps) + len(done) < most:
+        heap = max(heaps, key=len)
+        heaps = [h for h in heaps if h is not heap]
+        cut = _honest_cut(heap)
+        if cut is None:
+            done.append(len(heap))
+            continue
+        depth, halves = cut
+        first = depth if not done and not heaps else first
+        heaps += halves
+    return _Groups(sorted([*done, *map(len, heaps)], reverse=True), first)
+
+
+def _honest_cut(points: NDArray[np.float32]) -> tuple[float, list[NDArray[np.float32]]] | None:
+    """Cut in two by centres from one half of the points; the valley as the other half shows it."""
+    if len(points) < FEWEST:
+        return None
+    centers = kmeans(points[::2], 2, seed=0, restarts=2).centers
+    held_out = points[1::2]
+    side = _nearest(held_out, centers)
+    if min((side == 0).sum(), (side == 1).sum()) < max(8, len(held_out) // 20):
+        return None
+    depth = valley(held_out[side == 0], held_out[side == 1], (centers[0], centers[1]))
+    if depth >= SPLIT_BELOW:
+        return None
+    side = _nearest(points, centers)
+    return depth, [points[side == 0], points[side == 1]]
+
+
+# Clustering of one class
+
+
+class Clusters(NamedTuple):
+    labels: NDArray[np.int64]  # (n,) the largest cluster first
+    centers: NDArray[np.float32]
+
+
+def kmeans(points: NDArray[np.float32], k: int, *, seed: int, restarts: int = 5, steps: int = 50) -> Clusters:
+    """k-means by Lloyd's steps from k-means++ starts, the best of some. At most 5,000 points choose."""
+    generator = np.random.default_rng(seed)
+    sample = points
+    if len(points) > MOST_CHOOSING:
+        sample = points[np.sort(generator.choice(len(points), MOST_CHOOSING, replace=False))]
+    norms = np.square(sample).sum(axis=1)
+    best, best_cost = None, np.inf
+    for _ in range(restarts):
+        centers = _spread_start(sample, k, generator)
+        cost = np.inf
+        for _ in range(steps):
+            d = np.square(centers).sum(axis=1) - 2 * (sample @ centers.T)  # less the norms
+            labels = d.argmin(axis=1)
+            before, cost = cost, float((d[np.arange(len(d)), labels] + norms).sum())
+            if before - cost <= 1e-5 * abs(cost):
+                break
+            members = (labels[:, None] == np.arange(k)).astype(np.float32)
+            counts = members.sum(axis=0)
+            alive = counts > 0
+            centers[alive] = (members.T @ sample)[alive] / counts[alive, None]
+        if cost < best_cost:
+            best, best_cost = centers, cost
+    assert best is not None
+    labels = _nearest(points, best)
+    order = np.argsort(-np.bincount(labels, minlength=k), kind="stable")
+    rank = np.empty(k, dtype=np.int64)
+    rank[order] = np.arange(k)
+    return Clusters(rank[labels], best[order])
+
+
+def _spread_start(points: NDArray[np.float32], k: int, generator: np.random.Generator) -> NDArray[np.float32]:
+    """k-means++: each next centre is drawn by the squared distance to those there are."""
+    chosen = [int(generator.integers(len(points)))]
+    nearest = _squared(points, points[chosen])[:, 0]
+    while len(chosen) < k:
+        total = float(nearest.sum())
+        pick = int(generator.integers(len(points))) if total <= 0 else 0
+        if total > 0:
+            pick = int(np.searchsorted(np.cumsum(nearest, dtype=np.float64), generator.random() * total))
+        chosen.append(min(pick, len(points) - 1))
+        nearest = np.minimum(nearest, _squared(points, points[chosen[-1:]])[:, 0])
+    return points[chosen].copy()
+
+
+def _squared(points: NDArray[np.float32], centers: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Squared distances (n, k)."""
+    d = np.square(points).sum(axis=1)[:, None] - 2 * (points @ centers.T) + np.square(centers).sum(axis=1)
+    return np.asarray(np.maximum(d, 0), dtype=np.float32)
+
+
+def _nearest(points: NDArray[np.float32], centers: NDArray[np.float32]) -> NDArray[np.int64]:
+    parts = [_squared(points[s : s + CHUNK], centers).argmin(axis=1) for s in range(0, len(points), CHUNK)]
+    return np.concatenate(parts).astype(np.int64)

@@ -1,0 +1,106 @@
+"""Refining from the page: a process of its own, whose progress can be asked at any time."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from cdknet.explorer.review import ReviewError
+
+PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+
+
+class Refining:
+    """At most one refinement at a time, of one run, into a new folder beside it."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run.resolve()
+        self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+        self._status: dict[str, Any] = {
+            "state": "idle",
+            "stage": None,
+            "share": 0.0,
+            "seconds_left": None,
+            "out": None,
+            "error": None,
+        }
+
+    def status(self) -> dict[str, Any]:
+        with self._lock:
+            return dict(self._status)
+
+    def _set(self, **changes: Any) -> None:
+        with self._lock:
+            self._status |= changes
+
+    def start(self, out: str) -> None:
+        """Begin, or raise `ReviewError`. `out` is the name of a folder that is not there yet."""
+        if not PLAIN.fullmatch(out) or out.endswith("."):
+            raise ReviewError(
+                "out must be a plain folder name: letters, digits, dots, dashes and underscores. Got another."
+            )
+        target = self.run.parent / out
+        if target.exists() or target.is_symlink():
+            raise ReviewError(f"out must be a folder that is not there yet. Got {out}, which is.")
+        with self._lock:
+            if self._status["state"] == "running":
+                raise ReviewError(f"One refinement at a time: {self._status['out']} is under way.")
+            self._status = {
+                "state": "running",
+                "stage": "starting",
+                "share": 0.0,
+                "seconds_left": None,
+                "out": out,
+                "error": None,
+            }
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "cdknet.explorer.refine", str(self.run), str(target)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                text=True,
+            )
+        threading.Thread(target=self._follow, args=(self._process,), daemon=True).start()
+
+    def _follow(self, process: subprocess.Popen[str]) -> None:
+        began: tuple[str, float, float] | None = None  # stage, when, share at that moment
+        assert process.stdout is not None
+        assert process.stderr is not None
+        complaints: list[str] = []
+        reader = threading.Thread(target=lambda: complaints.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
+        reader.start()
+        for line in process.stdout:
+            try:
+                row = json.loads(line)
+                stage, share = str(row["stage"]), float(row["share"])
+            except (ValueError, KeyError, TypeError):
+                continue
+            now = time.monotonic()
+            if began is None or began[0] != stage:
+                began = (stage, now, share)
+            gained = share - began[2]
+            left = (now - began[1]) / gained * (1 - share) if gained > 0.02 else None
+            self._set(stage=stage, share=round(share, 3), seconds_left=None if left is None else round(left))
+        code = process.wait()
+        reader.join(timeout=5)
+        if code == 0:
+            self._set(state="done", share=1.0, seconds_left=0)
+        else:
+            said = " ".join("".join(complaints).split())
+            self._set(state="failed", seconds_left=None, error=said[-500:] or f"It ended with code {code}.")
+
+    def stop(self) -> None:
+        """End a refinement that is under way; what it learned is kept and can be taken up again."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()

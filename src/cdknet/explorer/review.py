@@ -1,0 +1,680 @@
+"""What a person changed in a run: classes and assignments, actions on them, and the journal that keeps them.
+
+A `Review` is the state: the class of every sample, and what each class is called. `resolve` turns what a
+person asks for into an action that is complete (ids and parts chosen), `change_of` says what that action does
+to a state, and `Change` can be applied forwards and backwards. All of this is plain data.
+
+`Journal` keeps the actions in `review.jsonl`, a line each, and is the only truth: a state is what its lines
+say. A line is written, flushed and synced before the state moves. A last line that was cut short by a kill is
+cut off. Several processes may share one journal: each takes the file's lock to write, and first reads what
+others have written.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+REJECTED = 65535  # the class of samples that are noise
+MOST_CLASSES = 60_000  # ids are 16-bit numbers and never used twice
+LONGEST_NAME, LONGEST_NOTE, MOST_PARTS = 100, 4000, 20
+JOURNAL = "review.jsonl"
+FORMAT, VERSION = "cdknet-review", 1
+
+Rows = NDArray[np.int64]
+Ids = NDArray[np.uint16]
+Action = dict[str, Any]
+# Class of samples, number of parts -> part 0 ... k - 1 of each sample, largest part first.
+Splitter = Callable[[Rows, int], NDArray[np.integer[Any]]]
+
+
+class ReviewError(ValueError):
+    """An action that cannot be done. The state is as it was."""
+
+
+class Stale(Exception):
+    """An action that was made for an older state than there is now."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(
+            f"The review must not have changed since you looked. It has: it is at revision {revision} now. "
+            "Look at the change, then do this again if you still want it."
+        )
+        self.revision = revision
+
+
+@dataclass(frozen=True)
+class ClassRecord:
+    """What is known of a class apart from its samples."""
+
+    name: str
+    kind: str  # "old" or "new"
+    note: str = ""
+
+
+@dataclass
+class Review:
+    """The class of every sample (`REJECTED` for noise) and the classes by id. `next_id` only ever grows."""
+
+    assignment: Ids  # (n,)
+    classes: dict[int, ClassRecord]
+    next_id: int
+
+    @classmethod
+    def start(
+        cls,
+        assignment: NDArray[np.integer[Any]],
+        names: Sequence[str],
+        n_old: int,
+        *,
+        ids: Sequence[int] | None = None,
+        next_id: int | None = None,
+    ) -> Review:
+        """The state of a run that nobody has reviewed. `ids` where classes kept those of an earlier run."""
+        numbers = list(range(len(names))) if ids is None else list(ids)
+        records = {
+            number: ClassRecord(str(name), "old" if index < n_old else "new")
+            for index, (number, name) in enumerate(zip(numbers, names, strict=True))
+        }
+        return cls(np.asarray(assignment, dtype=np.uint16).copy(), records, next_id or max(numbers) + 1)
+
+    def copy(self) -> Review:
+        return Review(self.assignment.copy(), dict(self.classes), self.next_id)
+
+    def members(self, class_id: int) -> Rows:
+        """Rows of the samples of a class, in order."""
+        return np.flatnonzero(self.assignment == class_id)
+
+    def same_as(self, other: Review) -> bool:
+        """Whether samples and classes are the same; ids that were once given out do not count."""
+        return self.classes == other.classes and np.array_equal(self.assignment, other.assignment)
+
+
+class Change(NamedTuple):
+    """What an action does to a state, both ways."""
+
+    rows: Rows
+    before: Ids
+    after: Ids
+    classes: dict[int, tuple[ClassRecord | None, ClassRecord | None]]  # id -> before, after
+    next_id: int  # the least id that is free after it
+    summary: str
+
+    def apply(self, review: Review) -> None:
+        self._move(review, self.after, 1)
+
+    def revert(self, review: Review) -> None:
+        self._move(review, self.before, 0)
+
+    def _move(self, review: Review, target: Ids, side: int) -> None:
+        review.assignment[self.rows] = target
+        for class_id, records in self.classes.items():
+            record = records[side]
+            if record is None:
+                review.classes.pop(class_id, None)
+            else:
+                review.classes[class_id] = record
+        review.classes = dict(sorted(review.classes.items()))
+        review.next_id = max(review.next_id, self.next_id)
+
+    @property
+    def regrouped(self) -> set[int]:
+        """Classes that samples join or leave."""
+        return set(np.unique(self.before).tolist()) | set(np.unique(self.after).tolist())
+
+    @property
+    def touched(self) -> list[int]:
+        """Classes whose samples, name or note change."""
+        return sorted((self.regrouped | self.classes.keys()) - {REJECTED})
+
+
+# From what a person asks to what happens
+
+
+KINDS = ("rename", "merge", "split", "move", "mark_old", "reject", "note")
+
+
+def resolve(review: Review, asked: Mapping[str, Any], splitter: Splitter) -> Action:
+    """`asked` with everything decided that replaying must not decide again: new ids, names, parts."""
+    kind = asked.get("kind")
+    if kind == "split":
+        class_id, k = _known(review, asked.get("class")), _number(asked.get("k"))
+        members = review.members(class_id)
+        if len(members) < 2:
+            raise ReviewError(f"A class must have at least 2 samples to be split. Got {len(members)}.")
+        most = min(MOST_PARTS, len(members))
+        if not 2 <= k <= most:
+            raise ReviewError(
+                f"k must be from 2 to {most}, at most {MOST_PARTS} and the samples of the class. Got {k}."
+            )
+        parts = np.asarray(splitter(members, k))
+        found = len(np.unique(parts))
+        if found < k:
+            raise ReviewError(
+                f"k must be at most the number of groups that can be told apart. Got {k}; found {found}."
+            )
+        ids = _fresh(review, k - 1)
+        stem = review.classes[class_id].name
+        names = _free_names(review, [f"{_cut(stem)} ({j + 2})" for j in range(k - 1)], stem)
+        packed = base64.b64encode(zlib.compress(parts.astype(np.uint8).tobytes(), 6)).decode()
+        return {"kind": "split", "class": class_id, "k": k, "ids": ids, "names": names, "parts": packed}
+    if kind == "move" and asked.get("to") is None:
+        rows = _rows(review, asked.get("samples"))
+        name = asked.get("name")
+        name = _free_names(review, [], "")[0] if name is None else _name(review, name)
+        return {"kind": "move", "samples": rows.tolist(), "to": _fresh(review, 1)[0], "name": name}
+    if kind == "move":
+        if asked.get("name") is not None:
+            raise ReviewError("name must be left out when samples move to a class that is there.")
+        rows = _rows(review, asked.get("samples"))
+        return {"kind": "move", "samples": rows.tolist(), "to": _known(review, asked["to"])}
+    if kind not in KINDS:
+        raise ReviewError(f"kind must be one of {', '.join(KINDS)}. Got {str(kind)[:40]!r}.")
+    if kind == "reject" and None not in (asked.get("samples"), asked.get("class")):
+        raise ReviewError("reject must name samples or a class. Got both.")
+    wanted = {
+        "rename": ("class", "name"),
+        "merge": ("classes", "into"),
+        "mark_old": ("class", "old"),
+        "note": ("class", "text"),
+        "reject": ("samples",) if asked.get("samples") is not None else ("class",),
+    }[kind]
+    return {"kind": kind, **{name: asked.get(name) for name in wanted}}
+
+
+def change_of(review: Review, action: Mapping[str, Any]) -> Change:
+    """What a resolved action does to `review`. A function of the two and nothing else."""
+    kind = action.get("kind")
+    if kind not in KINDS:
+        raise ReviewError(f"kind must be one of {', '.join(KINDS)}. Got {str(kind)[:40]!r}.")
+    return _CHANGES[kind](review, action)
+
+
+def _rename(review: Review, action: Mapping[str, Any]) -> Change:
+    class_id = _known(review, action["class"])
+    record = review.classes[class_id]
+    name = _name(review, action["name"], besides=class_id)
+    if name == record.name:
+        raise ReviewError(f"name must be another one to change something. Got {name!r}, which it has.")
+    return _change(
+        review, {class_id: (record, replace(record, name=name))}, summary=f"{record.name} is now {name}"
+    )
+
+
+def _merge(review: Review, action: Mapping[str, Any]) -> Change:
+    into, listed = _known(review, action["into"]), action["classes"]
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise ReviewError(f"classes must be a list of class ids. Got {type(listed).__name__}.")
+    others = sorted({_known(review, c) for c in listed} - {into})
+    if not others:
+        raise ReviewError("classes must name at least one class besides into. Got none.")
+    for class_id in others:
+        _must_be(review, class_id, "new", "be merged into another")
+    rows = np.flatnonzero(np.isin(review.assignment, np.array(others, dtype=np.uint16)))
+    names = ", ".join(review.classes[c].name for c in others)
+    return _change(
+        review,
+        {c: (review.classes[c], None) for c in others},
+        rows,
+        into,
+        f"{names} merged into {review.classes[into].name}: {_count(rows)}",
+    )
+
+
+def _split(review: Review, action: Mapping[str, Any]) -> Change:
+    class_id = _known(review, action["class"])
+    ids, names = [_new_id(review, i) for i in action["ids"]], action["names"]
+    rows = review.members(class_id)
+    parts = np.frombuffer(zlib.decompress(base64.b64decode(action["parts"])), dtype=np.uint8)
+    if len(parts) != len(rows) or len(names) != len(ids) or (len(parts) and parts.max() > len(ids)):
+        raise ReviewError("parts must say the part of each sample of the class. Got something else.")
+    moved = parts > 0
+    after = np.array([class_id, *ids], dtype=np.uint16)[parts[moved]]
+    record = review.classes[class_id]
+    sizes = np.bincount(parts, minlength=len(ids) + 1).tolist()
+    return _change(
+        review,
+        {i: (None, ClassRecord(name, "new")) for i, name in zip(ids, names, strict=True)},
+        rows[moved],
+        after,
+        f"{record.name} split in {len(ids) + 1}: {', '.join(map(str, sizes))} samples",
+    )
+
+
+def _move(review: Review, action: Mapping[str, Any]) -> Change:
+    rows, to, name = _rows(review, action["samples"]), action["to"], action.get("name")
+    records: dict[int, tuple[ClassRecord | None, ClassRecord | None]] = {}
+    if name is not None:
+        to, name = _new_id(review, to), _name(review, name)
+        records[to] = (None, ClassRecord(name, "new"))
+    else:
+        to = _known(review, to)
+        name = review.classes[to].name
+        rows = rows[review.assignment[rows] != to]
+        if not len(rows):
+            raise ReviewError(f"samples must be of other classes to be moved. Got only samples of {name}.")
+    return _change(review, records, rows, to, f"{_count(rows)} moved to {name}")
+
+
+def _mark_old(review: Review, action: Mapping[str, Any]) -> Change:
+    class_id, old = _known(review, action["class"]), _known(review, action["old"])
+    _must_be(review, class_id, "new", "be marked as an old one")
+    _must_be(review, old, "old", "be what another is marked as")
+    rows = review.members(class_id)
+    record = review.classes[class_id]
+    return _change(
+        review,
+        {class_id: (record, None)},
+        rows,
+        old,
+        f"{record.name} is the old class {review.classes[old].name}: {_count(rows)}",
+    )
+
+
+def _reject(review: Review, action: Mapping[str, Any]) -> Change:
+    records: dict[int, tuple[ClassRecord | None, ClassRecord | None]] = {}
+    if action.get("samples") is not None:
+        rows = _rows(review, action["samples"])
+        rows = rows[review.assignment[rows] != REJECTED]
+        if not len(rows):
+            raise ReviewError("samples must not be rejected yet. Got only rejected ones.")
+        return _change(review, records, rows, REJECTED, f"{_count(rows)} rejected as noise")
+    class_id = _known(review, action.get("class"))
+    record, rows = review.classes[class_id], review.members(class_id)
+    if record.kind == "new":
+        records[class_id] = (record, None)
+    elif not len(rows):
+        raise ReviewError(f"class must have samples to be rejected. Got {record.name}, which has none.")
+    return _change(review, records, rows, REJECTED, f"{record.name} rejected as noise, with {_count(rows)}")
+
+
+def _note(review: Review, action: Mapping[str, Any]) -> Change:
+    class_id, text = _known(review, action["class"]), action["text"]
+    if not isinstance(text, str) or len(text) > LONGEST_NOTE or not _encodable(text):
+        raise ReviewError(f"text must be text of at most {LONGEST_NOTE} characters. Got another thing.")
+    record = review.classes[class_id]
+    if text == record.note:
+        raise ReviewError("text must be another note to change something. Got the one that is there.")
+    return _change(
+        review,
+        {class_id: (record, replace(record, note=text))},
+        summary=f"note on {record.name}" if text else f"note on {record.name} taken away",
+    )
+
+
+_CHANGES: dict[str, Callable[[Review, Mapping[str, Any]], Change]] = {
+    "rename": _rename,
+    "merge": _merge,
+    "split": _split,
+    "move": _move,
+    "mark_old": _mark_old,
+    "reject": _reject,
+    "note": _note,
+}
+
+
+def _change(
+    review: Review,
+    classes: dict[int, tuple[ClassRecord | None, ClassRecord | None]],
+    rows: Rows | None = None,
+    after: int | Ids = REJECTED,
+    summary: str = "",
+) -> Change:
+    rows = np.zeros(0, dtype=np.int64) if rows is None else rows
+    target = np.broadcast_to(np.asarray(after, dtype=np.uint16), rows.shape)
+    least = max([review.next_id, *(i + 1 for i in classes)])
+    return Change(rows, review.assignment[rows], target, classes, least, summary)
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> int:
+    if not _whole(value):
+        raise ReviewError(f"A whole number must be there. Got {str(value)[:40]!r}.")
+    return int(value)
+
+
+def _known(review: Review, class_id: Any) -> int:
+    if not _whole(class_id) or class_id not in review.classes:
+        raise ReviewError(f"class must be the id of a class that is there. Got {str(class_id)[:40]}.")
+    return int(class_id)
+
+
+def _must_be(review: Review, class_id: int, kind: str, what: str) -> None:
+    record = review.classes[class_id]
+    if record.kind != kind:
+        raise ReviewError(f"A class must be {kind} to {what}. Got {record.name!r}, which is {record.kind}.")
+
+
+def _new_id(review: Review, class_id: Any) -> int:
+    if not _whole(class_id) or class_id in review.classes or not 0 <= class_id < MOST_CLASSES:
+        raise ReviewError(f"A new class needs an id of its own. Got {str(class_id)[:40]}.")
+    return int(class_id)
+
+
+def _fresh(review: Review, count: int) -> list[int]:
+    if review.next_id + count > MOST_CLASSES:
+        raise ReviewError(f"There can be at most {MOST_CLASSES} classes in all. Refine, and go on there.")
+    return list(range(review.next_id, review.next_id + count))
+
+
+def _rows(review: Review, samples: Any) -> Rows:
+    n = len(review.assignment)
+    if not isinstance(samples, Sequence) or isinstance(samples, str) or not len(samples):
+        raise ReviewError("samples must be a list with the numbers of at least one sample.")
+    if not all(_whole(i) and 0 <= i < n for i in samples):
+        raise ReviewError(f"samples must be whole numbers from 0 to {n - 1}. Got others among them.")
+    return np.unique(np.asarray(samples, dtype=np.int64))
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def _name(review: Review, asked: Any, besides: int | None = None) -> str:
+    name = asked.strip() if isinstance(asked, str) else ""
+    if not 1 <= len(name) <= LONGEST_NAME or _CONTROL.search(name) or not _encodable(name):
+        raise ReviewError(
+            f"name must be one line of 1 to {LONGEST_NAME} characters. Got "
+            + (f"{len(name)}." if not name or len(name) > LONGEST_NAME else "control characters in it.")
+        )
+    if name == "-1":
+        raise ReviewError("name must not be -1, which stands for unlabelled. Choose another.")
+    for class_id, record in review.classes.items():
+        if record.name == name and class_id != besides:
+            raise ReviewError(
+                f"name must be of one class only. Got {name!r}, the name of class {class_id}. "
+                "Choose another, or merge the two."
+            )
+    return name
+
+
+def _encodable(text: str) -> bool:
+    """Half of a surrogate pair is no text: no file can hold it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _cut(stem: str) -> str:
+    return stem[: LONGEST_NAME - 8]
+
+
+def _free_names(review: Review, wanted: Sequence[str], stem: str) -> list[str]:
+    """The wanted names, or others like them where one is taken; with none wanted, one like new-7."""
+    taken, out = {record.name for record in review.classes.values()}, []
+    pattern = f"{_cut(stem)} ({{}})" if stem else "new-{}"
+    k = len(wanted) + 1 if stem else 0
+    for name in wanted or [""]:
+        while not name or name in taken:
+            k += 1
+            name = pattern.format(k)
+        taken.add(name)
+        out.append(name)
+    return out
+
+
+def _count(rows: Rows) -> str:
+    return f"{len(rows)} sample{'' if len(rows) == 1 else 's'}"
+
+
+# The journal
+
+
+@dataclass
+class Entry:
+    """One action that was done, and whether it still holds."""
+
+    revision: int
+    when: str
+    summary: str
+    change: Change
+    undone: bool = False
+
+
+@dataclass(frozen=True)
+class Done:
+    """The answer to an action, an undo or a redo."""
+
+    revision: int
+    summary: str
+    samples: int
+    classes: list[int]
+
+
+@dataclass
+class Journal:
+    """A review with its past. Everything that changes it goes through here; safe to share among threads.
+
+    `run` is a digest of what the review is about: a journal of another run is refused.
+    """
+
+    path: Path
+    review: Review
+    run: str
+    revision: int = 0
+    said: str | None = None  # what the last line did, in words
+    entries: list[Entry] = field(default_factory=list)  # every action ever done
+    _done: list[Entry] = field(default_factory=list)  # those an undo would take back, last first to go
+    _undone: list[Entry] = field(default_factory=list)  # those a redo would bring back
+    _offset: int = 0  # bytes of the file that the state stands for
+    _mutex: threading.RLock = field(default_factory=threading.RLock)
+    changed: set[int] = field(default_factory=set)  # classes regrouped since someone last emptied this
+
+    def __post_init__(self) -> None:
+        self.catch_up()
+
+    # Reading
+
+    @property
+    def undo_summary(self) -> str | None:
+        return self._done[-1].summary if self._done else None
+
+    @property
+    def redo_summary(self) -> str | None:
+        return self._undone[-1].summary if self._undone else None
+
+    @contextmanager
+    def at_rest(self) -> Iterator[Journal]:
+        """Hold the state still, with whatever other processes have written."""
+        with self._mutex:
+            self.catch_up()
+            yield self
+
+    def catch_up(self) -> None:
+        """Read whole lines that are not yet in the state. A last line that is not whole is left alone."""
+        with self._mutex:
+            try:
+                size = self.path.stat().st_size
+            except FileNotFoundError:
+                size = 0
+            if size == self._offset:
+                return
+            if size < self._offset:
+                raise ReviewError(
+                    f"{self.path} must only ever grow. It is shorter than it was. Start the explorer again."
+                )
+            with _open_plain(self.path, os.O_RDONLY) as file:
+                file.seek(self._offset)
+                content = file.read()
+            self._read(content)
+
+    def _read(self, content: bytes) -> None:
+        lines = content.split(b"\n")
+        for index, line in enumerate(lines[:-1]):  # what follows the last newline is not a whole line
+            try:
+                entry = json.loads(line)
+                if not isinstance(entry, dict):
+                    raise ValueError("no object")
+            except (ValueError, RecursionError):
+                if index == len(lines) - 2 and not lines[-1]:
+                    return  # a last line of garbage, as a power cut leaves: the next writer cuts it off
+                raise self._damaged("a line that is no JSON") from None
+            self._take(entry)
+            self._offset += len(line) + 1
+
+    def _take(self, entry: dict[str, Any]) -> None:
+        if self._offset == 0:
+            if entry.get("format") != FORMAT or entry.get("version") != VERSION:
+                raise self._damaged(f"{str(entry)[:80]} in its first line")
+            if entry.get("run") != self.run:
+                raise ReviewError(
+                    f"{self.path} must be the review of this run. Got that of another one with other labels. "
+                    "Move it away to begin anew."
+                )
+            return
+        try:
+            if entry["revision"] != self.revision + 1:
+                raise ValueError(f"revision {entry['revision']} after {self.revision}")
+            if "do" in entry:
+                change = change_of(self.review, entry["do"])
+                self._advance(Entry(entry["revision"], str(entry["when"]), change.summary, change))
+            elif "undo" in entry and self._done and self._done[-1].revision == entry["undo"]:
+                self._undo()
+            elif "redo" in entry and self._undone and self._undone[-1].revision == entry["redo"]:
+                self._redo()
+            else:
+                raise ValueError("a line that does not follow")
+        except (KeyError, TypeError, ValueError, zlib.error) as error:
+            raise self._damaged(f"at revision {self.revision + 1}: {error}") from None
+        self.revision += 1
+
+    def _damaged(self, what: str) -> ReviewError:
+        return ReviewError(
+            f"{self.path} must be a whole review. Got {what}. Move it away, or cut it before that line."
+        )
+
+    def _advance(self, entry: Entry) -> None:
+        self.said = entry.summary
+        entry.change.apply(self.review)
+        self.entries.append(entry)
+        self._done.append(entry)
+        self._undone.clear()
+        self.changed.update(entry.change.regrouped)
+
+    def _undo(self) -> Entry:
+        entry = self._done.pop()
+        self.said = f"Undone: {entry.summary}"
+        entry.change.revert(self.review)
+        entry.undone = True
+        self._undone.append(entry)
+        self.changed.update(entry.change.regrouped)
+        return entry
+
+    def _redo(self) -> Entry:
+        entry = self._undone.pop()
+        self.said = f"Done again: {entry.summary}"
+        entry.change.apply(self.review)
+        entry.undone = False
+        self._done.append(entry)
+        self.changed.update(entry.change.regrouped)
+        return entry
+
+    # Writing
+
+    def do(self, revision: int, asked: Mapping[str, Any], splitter: Splitter) -> Done:
+        """Do what was asked for the state of `revision`, or raise `Stale` if it is no longer that."""
+        with self._writing(revision) as file:
+            action = resolve(self.review, asked, splitter)
+            change = change_of(self.review, action)
+            when = _now()
+            self._append(file, {"revision": revision + 1, "when": when, "do": action})
+            self._advance(Entry(revision + 1, when, change.summary, change))
+            return self._answer(change)
+
+    def undo(self, revision: int) -> Done:
+        with self._writing(revision) as file:
+            if not self._done:
+                raise ReviewError("There must be an action to undo. Got none.")
+            self._append(file, {"revision": revision + 1, "when": _now(), "undo": self._done[-1].revision})
+            return self._answer(self._undo().change)
+
+    def redo(self, revision: int) -> Done:
+        with self._writing(revision) as file:
+            if not self._undone:
+                raise ReviewError("There must be an undone action to redo. Got none.")
+            self._append(file, {"revision": revision + 1, "when": _now(), "redo": self._undone[-1].revision})
+            return self._answer(self._redo().change)
+
+    def _answer(self, change: Change) -> Done:
+        self.revision += 1
+        return Done(self.revision, self.said or "", len(change.rows), change.touched)
+
+    @contextmanager
+    def _writing(self, revision: int) -> Iterator[Any]:
+        """The file, locked against other processes, read to its end, and cut to its last whole line."""
+        with (
+            self._mutex,
+            _open_plain(self.path, os.O_RDWR | os.O_CREAT) as file,
+            _locked(file),
+        ):
+            self.catch_up()
+            if file.seek(0, os.SEEK_END) != self._offset:
+                file.truncate(self._offset)
+            if revision != self.revision:
+                raise Stale(self.revision)
+            if self._offset == 0:
+                self._append(file, {"format": FORMAT, "version": VERSION, "run": self.run})
+            yield file
+
+    def _append(self, file: Any, entry: dict[str, Any]) -> None:
+        line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
+        try:
+            file.seek(self._offset)
+            rest = memoryview(line)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(self._offset)
+            raise
+        self._offset += len(line)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _open_plain(path: Path, flags: int) -> Any:
+    """Open a file of the run, never through a link. Unbuffered, so that a line is written at once."""
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0), 0o644)
+    return os.fdopen(descriptor, "r+b" if flags & os.O_RDWR else "rb", buffering=0)
+
+
+@contextmanager
+def _locked(file: Any) -> Iterator[None]:
+    """Other processes wait here until this one is done. A killed one lets go by itself."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        file.seek(2**62)  # any byte will do, as long as all take the same
+        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        try:
+            yield
+        finally:
+            file.seek(2**62)
+            msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined, unused-ignore]
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)

@@ -1,0 +1,362 @@
+"""A run under review: what the server, the report and the export say of it, as plain values and bytes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdknet.explorer.cards import SHOWN, Cards, kmeans
+from cdknet.explorer.folder import OpenedRun
+from cdknet.explorer.review import REJECTED, Done, Review
+from cdknet.explorer.samples import Drawer, kind_of
+
+FORMATS = {
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "json": "application/json",
+}
+MOST_VALUES = 1000  # of a vector, in words
+
+
+class NotThere(LookupError):
+    """What was asked for is not in the run."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """True classes, where a file named them."""
+
+    names: list[str]
+    index: NDArray[np.uint16]  # (n,) into names; REJECTED where not known
+
+
+def read_truth(run: OpenedRun, path: str | Path) -> Truth:
+    """The true class of each sample that a CSV of id and label names."""
+    from cdknet.data.labelfile import read_labels
+
+    given = read_labels(path)
+    names = sorted(set(given.values()))
+    number = {name: i for i, name in enumerate(names)}
+    index = np.full(len(run), REJECTED, dtype=np.uint16)
+    for i, name in enumerate(run.ids):
+        if name in given:
+            index[i] = number[given[name]]
+    if (index == REJECTED).all():
+        raise ValueError(
+            f"{path}: ids must be those of labels.csv in {run.folder}, such as {run.ids[0]!r}. "
+            f"Got {next(iter(given))!r} and no match."
+        )
+    if len(names) >= REJECTED:
+        raise ValueError(f"{path}: there must be fewer than {REJECTED} true classes. Got {len(names)}.")
+    return Truth(names, index)
+
+
+class Session:
+    """One run, its review, its cards. Safe to use from several threads."""
+
+    def __init__(self, run: OpenedRun, *, truth: Truth | None = None, read_only: bool = False) -> None:
+        self.run, self.truth = run, truth
+        self.journal = run.journal()
+        self.read_only = read_only or not run.writable
+        self.cards = Cards(run.features, run.confidence)
+        self.cards.update(self.journal.review)
+        self.journal.changed.clear()
+        self._scored: tuple[int, dict[str, Any]] | None = None
+
+    # Changing
+
+    def act(self, revision: int, action: Mapping[str, Any]) -> Done:
+        return self.journal.do(revision, action, self._split)
+
+    def undo(self, revision: int) -> Done:
+        return self.journal.undo(revision)
+
+    def redo(self, revision: int) -> Done:
+        return self.journal.redo(revision)
+
+    def _split(self, rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+        return kmeans(self.run.features[rows], k, seed=int(self.run.config.get("seed", 0)) % 2**32).labels
+
+    @contextmanager
+    def _still(self) -> Iterator[Review]:
+        """The review at rest: no other thread changes it, what other processes did is in, cards are fresh."""
+        with self.journal.at_rest() as journal:
+            if journal.changed:
+                self.cards.update(journal.review, journal.changed)
+                journal.changed.clear()
+            yield journal.review
+
+    @property
+    def revision(self) -> int:
+        return self.latest()[0]
+
+    def latest(self) -> tuple[int, str | None]:
+        """The revision, and what it did."""
+        with self.journal.at_rest() as journal:
+            return journal.revision, journal.said
+
+    # Saying
+
+    @cached_property
+    def drawer(self) -> Drawer | None:
+        return None if self.run.samples is None else Drawer(self.run.samples)
+
+    def about(self) -> dict[str, Any]:
+        """GET /api/run."""
+        run, config = self.run, self.run.config
+        columns = config.get("columns")
+        return {
+            "name": run.folder.resolve().name,
+            "kind": kind_of(run.sample_shape),
+            "n_samples": len(run),
+            "sample_shape": list(run.sample_shape),
+            "columns": list(columns) if columns else None,
+            "n_old": run.n_old,
+            "has_truth": self.truth is not None,
+            "truth_names": self.truth.names if self.truth else None,
+            "has_samples": run.samples is not None,
+            "samples_note": None
+            if run.samples is not None
+            else "This run does not hold its samples: start the explorer with --data to see them.",
+            "rejected_id": REJECTED,
+            "read_only": self.read_only,
+            "options": config.get("options", {}),
+            "seed": config.get("seed"),
+            "source": Path(str(config.get("source", "arrays"))).name,
+            "versions": config.get("versions", {}),
+            "history": run.history,
+            "seconds": round(sum(float(row.get("seconds", 0)) for row in run.history), 1),
+            **self.scored(),
+        }
+
+    def scored(self) -> dict[str, Any]:
+        """Scores and confusion of the labels as they are now, over samples that came without one."""
+        if self.truth is None:
+            return {"scores": None, "confusion": None}
+        with self._still() as review:
+            if self._scored is None or self._scored[0] != self.journal.revision:
+                self._scored = (self.journal.revision, _scores(self.run, review, self.truth))
+            return self._scored[1]
+
+    def map_bytes(self) -> bytes:
+        return self.run.places.astype("<f4").tobytes()
+
+    def assignment_bytes(self) -> tuple[bytes, int]:
+        with self._still() as review:
+            return review.assignment.astype("<u2").tobytes(), self.journal.revision
+
+    def confidence_bytes(self) -> bytes:
+        return (np.clip(self.run.confidence, 0, 1) * 255).round().astype(np.uint8).tobytes()
+
+    def given_bytes(self) -> bytes:
+        return self.run.given.astype(np.uint8).tobytes()
+
+    def truth_bytes(self) -> bytes:
+        if self.truth is None:
+            raise NotThere("No truth was given. Start with --truth FILE.")
+        return self.truth.index.astype("<u2").tobytes()
+
+    def state(self) -> dict[str, Any]:
+        """GET /api/state."""
+        with self._still() as review:
+            return {
+                "revision": self.journal.revision,
+                "undo": self.journal.undo_summary,
+                "redo": self.journal.redo_summary,
+                "rejected": int((review.assignment == REJECTED).sum()),
+                "classes": [self._summary(review, class_id) for class_id in review.classes],
+            }
+
+    def class_card(self, class_id: int) -> dict[str, Any]:
+        """GET /api/classes/{id}."""
+        with self._still() as review:
+            if class_id not in review.classes:
+                raise NotThere(f"There is no class {class_id}.")
+            return {
+                **self._summary(review, class_id),
+                "central": self.cards.ordered(class_id, "central")[:SHOWN].tolist(),
+                "unsure": self.cards.ordered(class_id, "unsure")[:SHOWN].tolist(),
+                "outliers": self.cards.outliers(class_id)[:SHOWN].tolist(),
+            }
+
+    def _summary(self, review: Review, class_id: int) -> dict[str, Any]:
+        record, card = review.classes[class_id], self.cards.card(class_id)
+        old = [c for c, r in review.classes.items() if r.kind == "old"]
+        nearest = self.cards.nearest_old(class_id, old)
+        size = len(card.rows)
+        return {
+            "id": class_id,
+            "name": record.name,
+            "kind": record.kind,
+            "size": size,
+            "given": int(self.run.given[card.rows].sum()),
+            "confidence": round(float(self.run.confidence[card.rows].mean()), 4) if size else None,
+            "cohesion": None if card.cohesion is None else round(card.cohesion, 4),
+            "nearest_old": None if nearest is None else {"id": nearest[0], "distance": round(nearest[1], 3)},
+            "confusable": [{"id": c, "share": round(s, 4)} for c, s in list(card.shares.items())[:3]],
+            "hints": [
+                {"kind": h.kind, "with": h.other, "into": h.into, "reason": h.reason}
+                for h in self.cards.hints(class_id, review)
+            ],
+            "note": record.note,
+        }
+
+    def class_samples(self, class_id: int, offset: int, limit: int, order: str) -> dict[str, Any]:
+        """GET /api/classes/{id}/samples."""
+        with self._still() as review:
+            if class_id not in review.classes and class_id != REJECTED:
+                raise NotThere(f"There is no class {class_id}.")
+            if class_id == REJECTED and order == "central":
+                order = "name"
+            rows = self.cards.rows(class_id)
+            rows = self.run.by_name(rows) if order == "name" else self.cards.ordered(class_id, order)
+            return {"total": len(rows), "samples": rows[offset : offset + limit].tolist()}
+
+    def sample(self, row: int) -> dict[str, Any]:
+        """GET /api/samples/{i}."""
+        self._check_row(row)
+        with self._still() as review:
+            class_id = int(review.assignment[row])
+        true = REJECTED if self.truth is None else int(self.truth.index[row])
+        return {
+            "index": row,
+            "id": self.run.ids[row],
+            "class": class_id,
+            "given": bool(self.run.given[row]),
+            "confidence": round(float(self.run.confidence[row]), 4),
+            "truth": None if self.truth is None or true == REJECTED else self.truth.names[true],
+            "values": self._values(row),
+        }
+
+    def _values(self, row: int) -> list[list[Any]] | None:
+        if self.run.samples is None or kind_of(self.run.sample_shape) != "vector":
+            return None
+        values = np.asarray(self.run.samples[row], dtype=np.float64).ravel()[:MOST_VALUES]
+        columns = self.run.config.get("columns") or []
+        names = [str(columns[j]) if j < len(columns) else f"feature {j}" for j in range(len(values))]
+        return [[name, float(f"{value:.6g}")] for name, value in zip(names, values.tolist(), strict=True)]
+
+    def picture(self, row: int) -> bytes:
+        self._check_row(row)
+        return self._drawer().picture(row)
+
+    def sheet(self, rows: Sequence[int], size: int) -> bytes:
+        from cdknet.explorer.samples import png
+
+        for row in rows:
+            self._check_row(row)
+        return png(self._drawer().sheet(rows, size))
+
+    def _drawer(self) -> Drawer:
+        if self.drawer is None:
+            raise NotThere("This run does not hold its samples. Start with --data to name the data again.")
+        return self.drawer
+
+    def _check_row(self, row: int) -> None:
+        if not 0 <= row < len(self.run):
+            raise NotThere(f"There is no sample {row}: they go from 0 to {len(self.run) - 1}.")
+
+    def search(self, text: str, limit: int = 50) -> dict[str, Any]:
+        """GET /api/search: samples whose name holds the text, in any case."""
+        wanted = text.casefold()
+        rows = [i for i, name in enumerate(self._folded) if wanted in name] if wanted else []
+        return {
+            "samples": [{"index": i, "id": self.run.ids[i]} for i in rows[:limit]],
+            "total": len(rows),
+        }
+
+    @cached_property
+    def _folded(self) -> list[str]:
+        return [name.casefold() for name in self.run.ids]
+
+    def past(self, offset: int, limit: int) -> dict[str, Any]:
+        """GET /api/journal, newest first."""
+        with self._still():
+            entries = self.journal.entries[::-1]
+            shown = entries[offset : offset + limit]
+            return {
+                "entries": [
+                    {"revision": e.revision, "when": e.when, "summary": e.summary, "undone": e.undone}
+                    for e in shown
+                ],
+                "total": len(entries),
+            }
+
+    # Out
+
+    def labels(self) -> dict[str, list[Any]]:
+        """The reviewed labels, a list a column. A rejected sample has no label and no class."""
+        with self._still() as review:
+            ids = review.assignment.tolist()
+            records = review.classes
+            return {
+                "id": self.run.ids,
+                "label": [None if c == REJECTED else records[c].name for c in ids],
+                "class": [None if c == REJECTED else c for c in ids],
+                "kind": [None if c == REJECTED else records[c].kind for c in ids],
+                "given": self.run.given.tolist(),
+                "confidence": [round(c, 4) for c in self.run.confidence.tolist()],
+                "rejected": [c == REJECTED for c in ids],
+            }
+
+    def export(self, format: str) -> bytes:
+        return export(self.labels(), format)
+
+
+def export(labels: dict[str, list[Any]], format: str) -> bytes:
+    """Columns as a file of one of `FORMATS`."""
+    if format == "json":
+        rows = (dict(zip(labels, values, strict=True)) for values in zip(*labels.values(), strict=True))
+        lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        return f"[\n{lines}\n]\n".encode()
+    if format == "csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(labels)
+        for row in zip(*labels.values(), strict=True):
+            writer.writerow(int(v) if isinstance(v, bool) else "" if v is None else v for v in row)
+        return text.getvalue().encode()
+    if format != "parquet":
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.")
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError("Parquet needs pyarrow. Install it with: pip install 'cdknet[tables]'") from None
+    kinds = {"class": pyarrow.int32(), "confidence": pyarrow.float32(), "given": pyarrow.bool_()}
+    kinds["rejected"] = pyarrow.bool_()
+    arrays = [pyarrow.array(v, kinds.get(name, pyarrow.string())) for name, v in labels.items()]
+    out = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(arrays, list(labels)), out)
+    return out.getvalue()
+
+
+def _scores(run: OpenedRun, review: Review, truth: Truth) -> dict[str, Any]:
+    from cdknet.metrics import contingency, scores
+
+    unlabelled = ~run.given
+    scored = np.flatnonzero(unlabelled & (truth.index != REJECTED) & (review.assignment != REJECTED))
+    if not len(scored):
+        return {"scores": None, "confusion": None}
+    y, labels = truth.index[scored], review.assignment[scored]
+    table = contingency(y, labels)
+    found = {name: round(value, 4) for name, value in scores(y, labels)._asdict().items()}
+    return {
+        "scores": {**found, "n_scored": len(scored), "n_unlabelled": int(unlabelled.sum())},
+        "confusion": {
+            "rows": [truth.names[i] for i in table.classes.tolist()],
+            "columns": [review.classes[i].name for i in table.clusters.tolist()],
+            "column_ids": table.clusters.tolist(),
+            "counts": table.counts.tolist(),
+        },
+    }

@@ -1,0 +1,162 @@
+"""Stage 2 of CD-KNet+: the paper's objective with a third target, and heads that read the classes off."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cdknet.history import History
+from cdknet.hsic import Factor, gaussian_kernel, hsic, identity_dependence
+from cdknet.networks import Network, embed, unit_length
+from cdknet.options import DiscoverOptions
+from cdknet.spectral import neighbor_embedding
+from cdknet.stages.discover import (
+    Clusterer,
+    Discovery,
+    class_means,
+    cluster,
+    endless_batches,
+    subsample,
+    view_function,
+    wanted_classes,
+)
+from cdknet.stages.heads import Heads, consensus, head_losses
+from cdknet.stages.loop import Checkpoint, Loop, Problem, derive_seed, seeded
+from cdknet.views import Views
+
+SIGMA = 0.5  # width of the kernel on the unit sphere
+WEIGHT_DECAY = 1e-4
+PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to nothing
+
+
+def discover_plus(
+    network: Network,
+    problem: Problem,
+    options: DiscoverOptions,
+    *,
+    learning_rate: float = 0.001,
+    clusterer: Clusterer | None = None,
+    views: Views | None = None,
+    seed: int = 0,
+    history: History | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Discovery:
+    """Stage 2 of CD-KNet+: one objective, three targets, over views of all samples.
+
+    maximise  HSIC(Z, U) + λ HSIC(Z_l, Y) + mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - L(heads)
+
+    over the network, Z its features of views on the unit sphere. For `view_steps` steps the old labels and
+    the identity of a sample across its views are the targets; then, for `head_steps` steps, also U (from a
+    graph of near neighbours among new samples, made afresh each epoch) and the balanced answers of heads
+    (`heads`). The pseudo-labels are the consensus of the heads.
+    """
+    m_u = wanted_classes(options)
+    if math.isinf(options.label_weight):
+        raise ValueError(
+            "label_weight must be finite for method 'cd-knet+'. Got inf. Labels alone: method 'cd-knet'."
+        )
+    network = copy.deepcopy(network)
+    n_old, width = problem.n_old_classes, network.penultimate.out_features
+    with seeded(derive_seed(seed, "heads")):
+        heads = Heads(width, n_old, m_u, plain=options.heads, over=options.heads // 2).to(network.device)
+    network.add_module("heads", heads)  # so that it is kept with the weights
+    peak = PEAK * (options.discover_learning_rate or learning_rate)
+    optimizer = torch.optim.AdamW(network.trainable(), lr=peak, weight_decay=WEIGHT_DECAY)
+    loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+
+    device, view = network.device, view_function(options, views, problem.inputs.sample_shape)
+    # A batch is at most a third of the new samples: in larger ones nothing changes from step to step.
+    new_size = min(options.view_batch_size, max(len(problem.new_rows) // 3, 64))
+    old_size = new_size // 2
+    steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # an epoch: once over the new samples
+    first = math.ceil(options.view_steps / steps)
+    limit = first + math.ceil(options.head_steps / steps)
+    lam, mu, gamma = options.label_weight, options.view_weight, options.collapse_weight
+    Y = nn.functional.one_hot(problem.old_targets, n_old).float()
+    draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
+    graph = problem.new_rows[subsample(len(problem.new_rows), options, draw)]  # the rows that U is about
+
+    def graph_step() -> Tensor:
+        """U, a row of unit length for each sample of the graph."""
+        z = embed(network, problem.inputs, graph, normalize=True).features
+        return unit_length(neighbor_embedding(z, min(m_u, len(z) - 1), neighbors=options.neighbors).vectors)
+
+    def epoch(generator: torch.Generator) -> dict[str, Any]:
+        grouping = loop.epoch >= first
+        if grouping and options.spectral_weight > 0:
+            loop.tensors["U"] = graph_step()
+        network.train()
+        values: dict[str, list[float]] = {}
+        new = endless_batches(len(problem.new_rows), new_size, generator)
+        old = endless_batches(len(problem.old_rows), old_size, generator)
+        in_graph = endless_batches(len(graph), new_size, generator)
+        for step in loop.ticking(list(torch.arange(steps)), limit=limit):
+            _set_rate(optimizer, peak * one_cycle((loop.epoch + float(step) / steps) / limit))
+            x = problem.inputs.take(problem.new_rows[next(new)], device)
+            chosen = next(old)
+            x_old = problem.inputs.take(problem.old_rows[chosen], device)
+            Z = unit_length(
+                network.features(torch.cat([view(x, generator), view(x, generator), view(x_old, generator)]))
+            )
+            z, z_old = Z[: 2 * len(x)], Z[2 * len(x) :]
+            terms = {}
+            if mu > 0:
+                K = gaussian_kernel(z, SIGMA)
+                crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one
+                terms["views"] = mu * (identity_dependence(K) - gamma * crowding)
+            if lam > 0:
+                terms["hsic_Y"] = lam * hsic(gaussian_kernel(z_old, SIGMA), Factor(Y[chosen].to(device)))
+            if grouping and options.spectral_weight > 0:
+                part = next(in_graph)
+                z_U = unit_length(network.features(view(problem.inputs.take(graph[part], device), generator)))
+                U_b = Factor(loop.tensors["U"][part].to(device))
+                terms["hsic_U"] = options.spectral_weight * hsic(gaussian_kernel(z_U, SIGMA), U_b)
+            if grouping and options.heads > 0:
+                targets = problem.old_targets[chosen].to(device)
+                losses = head_losses(heads, z, z_old, targets, label_weight=min(lam, 1.0))
+                terms["heads"] = -losses.mean()
+            if not terms:
+                continue
+            optimizer.zero_grad()
+            (-torch.stack(list(terms.values())).sum()).backward()
+            optimizer.step()
+            for name, value in terms.items():
+                values.setdefault(name, []).append(float(value.detach()))
+        return {name: float(np.mean(v)) for name, v in values.items()}
+
+    loop.run(limit, epoch)
+    if not loop.done:
+        z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
+        if options.heads > 0 and clusterer is None:
+            labels = consensus(heads, z, m_u, restarts=options.kmeans_restarts, seed=seed)
+        else:
+            labels = cluster(z, m_u, clusterer, restarts=options.kmeans_restarts, seed=seed)
+        loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
+    loop.finish()
+    kept = loop.tensors
+    del network.heads
+    return Discovery(
+        network.eval(),
+        kept["pseudo_labels"],
+        kept["centers"],
+        U=kept.get("U"),
+        U_rows=graph if "U" in kept else None,
+        sigma=SIGMA,
+    )
+
+
+def one_cycle(share: float) -> float:
+    """Learning rate, as a share of its peak, when `share` of the steps are done: up for 30 %, then down."""
+    if share < 0.3:
+        return 0.04 + 0.96 * (1 - math.cos(math.pi * share / 0.3)) / 2
+    return 1e-4 + (1 - 1e-4) * (1 + math.cos(math.pi * (share - 0.3) / 0.7)) / 2
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
