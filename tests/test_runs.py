@@ -15,8 +15,8 @@ from contracts import blob_problem
 X, Y, TRUTH = blob_problem()
 QUICK = {
     "n_new_classes": 2,
+    "method": "cd-knet",
     "expand_steps": 0,
-    "view_steps": 5,
     "pretrain_epochs": 3,
     "discover_epochs": 3,
     "expand_epochs": 3,

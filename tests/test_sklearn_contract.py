@@ -16,6 +16,8 @@ TINY = {
     "expand_epochs": 1,
     "expand_steps": 0,
     "view_steps": 1,
+    "head_steps": 1,
+    "view_batch_size": 16,
     "feature_size": 4,
     "kmeans_restarts": 1,
     "random_state": 0,

@@ -10,14 +10,17 @@ from cdknet.metrics import clustering_accuracy
 from cdknet.networks import build_network, embed
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
 from cdknet.stages import discover, expand, pretrain
-from cdknet.stages.discover import class_means, cluster, learn_views
+from cdknet.stages.discover import class_means, cluster
+from cdknet.stages.heads import Heads, balanced_targets, consensus, head_losses, swapped_loss
 from cdknet.stages.loop import batches, derive_seed, seeded, stratified
+from cdknet.stages.plus import discover_plus, one_cycle
 
 from contracts import MemoryCheckpoint, blobs_for_stages
 
 PROBLEM, TRUTH = blobs_for_stages()
 FIRST = {"pretrain_epochs": 4, "early_stopping": False}
-SECOND = {"n_new_classes": 2, "discover_epochs": 4, "turn_tolerance": 0.0, "view_weight": 0.0}
+SECOND = {"n_new_classes": 2, "discover_epochs": 4, "turn_tolerance": 0.0, "method": "cd-knet"}
+PLUS = {"n_new_classes": 2, "view_steps": 4, "head_steps": 4, "view_batch_size": 64}
 
 
 def first(**kwargs):
@@ -37,13 +40,16 @@ def third(**kwargs):
     return expand(second(), PROBLEM, options, **kwargs)
 
 
-def views_first(**kwargs):
-    """Stage 2 that begins with four steps on views."""
-    options = {"view_weight": 1.0, "view_steps": 4, "discover_epochs": 1}
-    return second(options={**options, **kwargs.pop("options", {})}, **kwargs)
+def plus(**kwargs):
+    """Stage 2 of CD-KNet+."""
+    with seeded(0):
+        network = build_network((6,), 3, architecture="small")
+    options = DiscoverOptions(**{**PLUS, **kwargs.pop("options", {})})
+    return discover_plus(network, PROBLEM, options, **kwargs)
 
 
-STAGES = {"pretrain": first, "views": views_first, "discover": second, "expand": third}
+STAGES = {"pretrain": first, "discover": second, "plus": plus, "expand": third}
+NAMES = {name: "discover" if name == "plus" else name for name in STAGES}  # in the history
 every_stage = pytest.mark.parametrize("stage", STAGES)
 
 
@@ -71,18 +77,18 @@ def test_history_has_a_flat_row_an_epoch_that_watchers_saw(stage):
 
     history = History([Watcher()])
     STAGES[stage](history=history)
-    rows = [row for row in history if row["stage"] == stage]
+    rows = [row for row in history if row["stage"] == NAMES[stage]]
     assert [row["epoch"] for row in rows] == list(range(1, len(rows) + 1))
     assert seen == list(history)
     assert all(isinstance(v, (int, float, str)) for row in rows for v in row.values())
-    assert (stage, 4, 4) in ticks
+    assert (NAMES[stage], 4, 4) in ticks
 
 
 @every_stage
 def test_a_watcher_that_says_true_ends_the_stage(stage):
-    history = History([lambda row: row["stage"] == stage and row["epoch"] == 2])
+    history = History([lambda row: row["stage"] == NAMES[stage] and row["epoch"] == 2])
     STAGES[stage](history=history)
-    assert max(row["epoch"] for row in history if row["stage"] == stage) == 2
+    assert max(row["epoch"] for row in history if row["stage"] == NAMES[stage]) == 2
 
 
 @every_stage
@@ -124,7 +130,7 @@ def test_the_networks_given_are_not_changed():
     for stage in (
         lambda given: pretrain(given, PROBLEM, PretrainOptions(pretrain_epochs=1)),
         lambda given: discover(given, PROBLEM, DiscoverOptions(**{**SECOND, "discover_epochs": 1})),
-        lambda given: discover(given, PROBLEM, DiscoverOptions(n_new_classes=2, view_steps=1)),
+        lambda given: discover_plus(given, PROBLEM, DiscoverOptions(**PLUS)),
         lambda given: expand(
             second()._replace(network=given), PROBLEM, ExpandOptions(expand_epochs=1, expand_steps=0)
         ),
@@ -139,11 +145,11 @@ def test_the_networks_given_are_not_changed():
 def test_trouble_with_numbers_names_stage_and_epoch(stage):
     wild = {
         "pretrain": lambda: first(options={"learning_rate": 1e30}),
-        "views": lambda: views_first(options={"discover_learning_rate": 1e30}),
+        "plus": lambda: plus(options={"discover_learning_rate": 1e30}),
         "discover": lambda: second(options={"discover_learning_rate": 1e30}),
         "expand": lambda: third(learning_rate=1e30),
     }
-    with pytest.raises(FloatingPointError, match=f"Stage {stage}, epoch"):
+    with pytest.raises(FloatingPointError, match=f"Stage {NAMES[stage]}, epoch"):
         wild[stage]()
 
 
@@ -289,35 +295,101 @@ def test_a_graph_of_neighbours_finds_the_classes_too():
     assert clustering_accuracy(truth, result.pseudo_labels.numpy()) > 0.95
 
 
-def test_views_are_the_third_term_and_a_users_own_can_be_passed():
+# Stage 2 of CD-KNet+
+
+
+def test_heads_and_U_enter_after_the_steps_on_views():
+    history = History()
+    plus(history=history)  # 96 new samples, batches of 64: two steps an epoch
+    assert [row["stage"] for row in history] == ["discover"] * 4
+    assert ["heads" in row for row in history] == [False, False, True, True]
+    assert ["hsic_U" in row for row in history] == [False, False, True, True]
+    assert all("views" in row and "hsic_Y" in row for row in history)
+
+
+def test_a_term_without_weight_is_not_there():
+    history = History()
+    plus(options={"view_weight": 0.0, "spectral_weight": 0.0, "heads": 0, "label_weight": 1.0}, history=history)
+    names = {name for row in history for name in row} - {"stage", "epoch", "seconds"}
+    assert names == {"hsic_Y"}
+
+
+def test_a_users_own_views_are_used():
     calls = []
 
     def own(x, generator):
         calls.append(len(x))
         return x + 0.1 * torch.randn(x.shape, generator=generator)
 
-    history = History()
-    options = {"view_weight": 1.0, "view_steps": 3, "view_batch_size": 100, "discover_epochs": 2}
-    second(options=options, views=own, history=history)
-    assert [row["stage"] for row in history] == ["views", "discover", "discover"]
-    assert all("views" in row for row in history)
-    # Two views a step. Stage `views`: 240 rows in batches of 100, 100 and 40. Then one step an epoch.
-    assert sum(calls) == 2 * (240 + 100 + 100)
+    plus(views=own, options={"head_steps": 0})
+    assert calls[:3] == [64, 64, 32]  # two views of new samples, one of half as many old ones
 
 
-def test_steps_on_views_raise_the_objective_on_views():
-    from cdknet.stages.discover import view_objective
-    from cdknet.views import vector_views
+def test_plus_finds_the_classes():
+    result = plus(options={"view_steps": 60, "head_steps": 60})
+    truth = TRUTH[PROBLEM.new_rows.numpy()]
+    assert clustering_accuracy(truth, result.pseudo_labels.numpy()) > 0.95
+    assert not hasattr(result.network, "heads")
 
-    before = first().network
-    options = DiscoverOptions(n_new_classes=2, view_steps=30)
-    after = learn_views(before, PROBLEM, options, 0.001)
-    x = PROBLEM.inputs.take(torch.arange(240))
-    values = []
-    for network in (before, after):
-        generator = torch.Generator().manual_seed(0)
-        values.append(float(view_objective(network.eval(), x, vector_views, 1.0, generator).detach()))
-    assert values[1] > values[0]
+
+def test_labels_alone_are_not_for_plus():
+    with pytest.raises(ValueError, match="finite"):
+        plus(options={"label_weight": float("inf")})
+
+
+def test_the_learning_rate_rises_and_falls_to_nothing():
+    rates = [one_cycle(share) for share in np.linspace(0, 1, 101)]
+    assert max(rates) == pytest.approx(1) == rates[30]
+    assert rates[0] < 0.05
+    assert rates[-1] < 0.001
+    assert all(np.diff(rates[:31]) > 0)
+    assert all(np.diff(rates[31:]) < 0)
+
+
+def test_balanced_targets_are_distributions_and_even_over_the_classes():
+    logits = 10 * torch.rand(400, 4, generator=torch.Generator().manual_seed(0))
+    Q = balanced_targets(logits, rounds=50)
+    torch.testing.assert_close(Q.sum(dim=1), torch.ones(400))
+    torch.testing.assert_close(Q.mean(dim=0), torch.full((4,), 0.25), atol=1e-3, rtol=0)
+
+
+def test_balanced_targets_leave_a_clear_and_even_answer_alone():
+    logits = 10 * torch.eye(3).repeat(5, 1)
+    torch.testing.assert_close(balanced_targets(logits), torch.eye(3).repeat(5, 1), atol=1e-4, rtol=0)
+
+
+def test_a_class_that_nobody_chooses_gets_its_share():
+    logits = torch.rand(90, 3, generator=torch.Generator().manual_seed(0))
+    logits[:, 2] -= 5
+    assert float(balanced_targets(logits, rounds=20)[:, 2].mean()) == pytest.approx(1 / 3, abs=0.01)
+
+
+def test_swapped_loss_is_cross_entropy_of_one_view_against_the_other():
+    generator = torch.Generator().manual_seed(0)
+    old, new = torch.randn(8, 3, generator=generator), torch.randn(8, 2, generator=generator)
+    answers = torch.cat([old, new], dim=1).log_softmax(dim=1)[:, 3:]
+    first, second = balanced_targets(new[:4]), balanced_targets(new[4:])
+    by_hand = [-(first[i] * answers[4 + i]).sum() - (second[i] * answers[i]).sum() for i in range(4)]
+    torch.testing.assert_close(swapped_loss(old, new), torch.stack(by_hand).mean() / 2)
+
+
+def test_heads_learn_and_agree_whatever_they_call_a_class():
+    torch.manual_seed(0)
+    centers = torch.nn.functional.normalize(torch.randn(4, 8), dim=1)
+    z = torch.nn.functional.normalize(centers.repeat(30, 1) + 0.1 * torch.randn(120, 8), dim=1)
+    truth = torch.arange(4).repeat(30)
+    new, old = z[truth < 2], z[truth >= 2]
+    heads = Heads(8, 2, 2, plain=3, over=1)
+    optimizer = torch.optim.Adam(heads.parameters(), lr=0.05)
+    for _ in range(60):
+        losses = head_losses(heads, torch.cat([new, new]), old, truth[truth >= 2] - 2, 1.0)
+        optimizer.zero_grad()
+        losses.sum().backward()
+        optimizer.step()
+    assert len(losses) == 4
+    found = consensus(heads, new, 2, restarts=3, seed=0)
+    assert clustering_accuracy(truth[truth < 2].numpy(), found.numpy()) == 1
+    assert (heads.old_logits(old).argmax(1) == truth[truth >= 2] - 2).all()
 
 
 # Stage 3

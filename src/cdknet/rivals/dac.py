@@ -9,21 +9,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.cluster import kmeans_plusplus
 from torch import Tensor, nn
 
 from cdknet.history import History
 from cdknet.inputs import Inputs, input_statistics
 from cdknet.networks import Network, build_network, embed, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.stages.discover import Clusterer, Discovery, class_means, wanted_classes
+from cdknet.stages.discover import Clusterer, Discovery, class_means, cluster, wanted_classes
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
 from cdknet.views import VIEWS, Views, check_views, choose_views
 
 UPPER, LOWER = 0.95, 0.455  # u(λ) = .95 - λ and l(λ) = .455 + .1 λ, section 3.3 of DAC
 MEET = (UPPER - LOWER) / 1.1  # the λ at which they meet
 BATCH_SIZE = 128  # samples a step, as in the authors' released code for MNIST
-SEEN_AT_START = 5000  # samples among which the first k are sought
 DECAY = (
     0.9  # of RMSprop, Keras's own, in which DAC was written; torch's begins with steps three times as long
 )
@@ -87,16 +85,17 @@ def cluster_head(width: int, k: int) -> nn.Sequential:
     return nn.Sequential(nn.BatchNorm1d(width), first, nn.BatchNorm1d(k), nn.ReLU(), second, last, nn.ReLU())
 
 
-def _start_apart(head: nn.Sequential, z: Tensor, seed: int) -> None:
-    """Let each output begin as likeness to one of k samples far apart (k-means++): chance directions in
-    features that a few clusters fill give several outputs to one cluster and none to another."""
+def _start_from_clusters(head: nn.Sequential, z: Tensor, labels: Tensor) -> None:
+    """Let each output begin as likeness to the centre of one cluster of the features, as DEC's centres do.
+
+    Chance directions, in features that a few clusters fill, give several outputs to one cluster and none to
+    another.
+    """
     first = head[1]
     assert isinstance(first, nn.Linear)
-    z = z[torch.randperm(len(z), generator=torch.Generator().manual_seed(seed))[:SEEN_AT_START]]
-    _, chosen = kmeans_plusplus(unit_length(z).numpy(), first.out_features, random_state=seed % 2**32)
     level = (z - z.mean(dim=0)) / (z.std(dim=0, correction=0) + 1e-3)
     with torch.no_grad():
-        first.weight.copy_(unit_length(level[torch.from_numpy(chosen).long()]))
+        first.weight.copy_(unit_length(class_means(level, labels, first.out_features)))
         first.bias.zero_()
 
 
@@ -115,11 +114,11 @@ def discover_dac(
     """Stage 2 by DAC: are two samples of one class? Learned from the pairs that are sure already.
 
     As the paper has it: the network comes from stage 1, and only unlabelled samples are clustered. A head
-    of k outputs on the features gives label features. Of a block of `discover_batch_size` samples the sure
-    pairs are chosen, then the network learns them from views of these samples. What counts as sure widens
-    from epoch to epoch until every pair does. A sample's class is its largest output. The head is then
-    dropped; centres are the classes' mean features, which answer for samples not seen. `clusterer` has no
-    part in this.
+    of k outputs on the features gives label features; it starts from k-means. Of a block of
+    `discover_batch_size` samples the sure pairs are chosen, then the network learns them from views of these
+    samples. What counts as sure widens from epoch to epoch until every pair does. A sample's class is its
+    largest output. The head is then dropped; centres are the classes' mean features, which answer for
+    samples not seen.
     """
     k = wanted_classes(options)
     network = copy.deepcopy(network)
@@ -132,7 +131,9 @@ def discover_dac(
     rows = problem.new_rows
     if loop.epoch == 0 and network.penultimate.out_features != k:
         z = embed(network, problem.inputs, rows, normalize=False).features
-        _start_apart(head, z, derive_seed(seed, "dac start"))
+        near = unit_length(z) if options.normalize_features else z
+        start = cluster(near, k, clusterer, restarts=options.kmeans_restarts, seed=seed)
+        _start_from_clusters(head, z, start)
     shape = problem.inputs.sample_shape
     name = choose_views(shape) if options.views == "auto" else options.views
     check_views(name, shape)

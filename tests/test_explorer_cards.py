@@ -1,0 +1,136 @@
+"""Cards: figures equal their formulas, stay right when classes change, and hints say what is there."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdknet.explorer.cards import CLOSE, Cards, kmeans, valley
+from cdknet.explorer.review import REJECTED, Review, ReviewError, change_of, resolve
+from test_explorer_review import halves, steps
+
+GENERATOR = np.random.default_rng(0)
+CENTERS = GENERATOR.normal(0, 2, (5, 4))
+FEATURES = (CENTERS[np.arange(24) % 5] + GENERATOR.normal(0, 1, (24, 4))).astype(np.float32)
+SURE = GENERATOR.uniform(0, 1, 24).astype(np.float32)
+
+
+def review_of(labels, n_old=1) -> Review:
+    m = int(np.max(labels)) + 1
+    return Review.start(labels, [f"c{i}" for i in range(m)], n_old)
+
+
+def cards_of(features, review) -> Cards:
+    cards = Cards(np.asarray(features, np.float32), np.ones(len(features), np.float32))
+    cards.update(review)
+    return cards
+
+
+def test_figures_equal_their_formulas():
+    review = review_of(np.arange(24) % 5)
+    cards = cards_of(FEATURES, review)
+    means = {c: FEATURES[np.arange(24) % 5 == c].astype(np.float64).mean(axis=0) for c in range(5)}
+    for c in range(5):
+        rows = np.flatnonzero(np.arange(24) % 5 == c)
+        a = np.array([np.linalg.norm(FEATURES[i] - means[c]) for i in rows])
+        d = {o: np.array([np.linalg.norm(FEATURES[i] - means[o]) for i in rows]) for o in range(5) if o != c}
+        b = np.min(list(d.values()), axis=0)
+        card = cards.card(c)
+        np.testing.assert_array_equal(card.rows, rows)
+        np.testing.assert_allclose(card.own, a, rtol=1e-4)
+        np.testing.assert_allclose(card.cohesion, np.mean((b - a) / np.maximum(a, b)), rtol=1e-4)
+        for other, share in card.shares.items():
+            assert share == pytest.approx(np.mean(a / d[other] > CLOSE))
+        assert cards.ordered(c, "central").tolist() == rows[np.argsort(a)].tolist()
+        assert cards.outliers(c)[0] == rows[a.argmax()]
+
+
+@given(st.lists(steps.filter(lambda s: not isinstance(s, str)), max_size=12))
+def test_cards_kept_up_to_date_equal_cards_made_anew(played):
+    review = Review.start(np.arange(24) % 5, ["a", "b", "c", "new-1", "new-2"], 3)
+    kept = Cards(FEATURES, SURE)
+    kept.update(review)
+    for step in played:
+        for c in review.classes:
+            kept.card(c)
+            kept.hints(c, review)
+        try:
+            change = change_of(review, resolve(review, step, halves))
+        except ReviewError:
+            continue
+        change.apply(review)
+        kept.update(review, change.touched)
+    anew = Cards(FEATURES, SURE)
+    anew.update(review)
+    for c in review.classes:
+        ours, theirs = kept.card(c), anew.card(c)
+        np.testing.assert_array_equal(ours.rows, theirs.rows)
+        np.testing.assert_allclose(ours.own, theirs.own, rtol=1e-5)
+        np.testing.assert_allclose(ours.ratio, theirs.ratio, rtol=1e-5)
+        assert (ours.cohesion, ours.shares) == (theirs.cohesion, theirs.shares)
+        assert kept.hints(c, review) == anew.hints(c, review)
+        assert kept.nearest_old(c, range(3)) == anew.nearest_old(c, range(3))
+    assert kept.rows(REJECTED).tolist() == np.flatnonzero(review.assignment == REJECTED).tolist()
+
+
+def test_cards_far_from_a_change_are_not_made_again():
+    features = np.concatenate([np.random.default_rng(c).normal(20 * c, 1, (30, 3)) for c in range(4)])
+    review = review_of(np.repeat(np.arange(4), 30))
+    cards = cards_of(features, review)
+    before = {c: cards.card(c) for c in range(4)}
+    change = change_of(review, {"kind": "move", "samples": [119], "to": 2})  # one of class 3 goes to 2
+    change.apply(review)
+    cards.update(review, change.touched)
+    assert cards.card(0) is before[0]
+    assert cards.card(3) is not before[3]
+
+
+@pytest.mark.parametrize("d", [2, 40])
+@pytest.mark.parametrize("seed", range(4))
+def test_one_heap_is_not_called_two_and_two_are(d, seed):
+    generator = np.random.default_rng(seed)
+    one = generator.normal(0, 1, (400, d))
+    two = np.concatenate([generator.normal(0, 1, (250, d)), generator.normal(0, 1, (150, d)) + 8 / d**0.5])
+    three = np.concatenate([two, generator.normal(0, 1, (200, d)) - 8 / d**0.5])
+    far = generator.normal(100, 1, (50, d))
+    for heap, parts in ((one, 1), (two, 2), (three, 3)):
+        points = np.concatenate([far, heap])[np.random.default_rng(9).permutation(50 + len(heap))]
+        labels = (np.linalg.norm(points, axis=1) < 50 * d**0.5).astype(int)
+        review = review_of(labels)
+        hints = [h for h in cards_of(points, review).hints(1, review) if h.kind == "split"]
+        assert [h.into for h in hints] == ([] if parts == 1 else [parts])
+        assert all("%" in h.reason for h in hints)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_halves_of_one_heap_are_told_to_merge_and_two_heaps_are_not(seed):
+    generator = np.random.default_rng(seed)
+    heap = generator.normal(0, 1, (600, 10))
+    other = generator.normal(0, 1, (300, 10)) + 4
+    points = np.concatenate([heap, other])
+    labels = np.concatenate([(heap[:, 0] > 0).astype(int), np.full(300, 2)])
+    review = review_of(labels)
+    cards = cards_of(points, review)
+    assert [h.other for h in cards.hints(0, review) if h.kind == "merge"] == [1]
+    assert [h.other for h in cards.hints(1, review) if h.kind == "merge"] == [0]
+    assert not [h for h in cards.hints(2, review) if h.kind == "merge"]
+
+
+def test_valley_is_between_0_and_1():
+    near, far = GENERATOR.normal(0, 1, (200, 3)), GENERATOR.normal(50, 1, (200, 3))
+    assert valley(near, far) < 0.01
+    assert valley(near[::2], near[1::2]) > 0.9
+    assert valley(near, near) == 1.0
+
+
+def test_kmeans_finds_what_is_apart_largest_first():
+    sizes = (120, 70, 30)
+    points = np.concatenate([GENERATOR.normal(10 * i, 1, (n, 5)) for i, n in enumerate(sizes)])
+    found = kmeans(points.astype(np.float32), 3, seed=0)
+    assert found.labels.tolist() == np.repeat([0, 1, 2], sizes).tolist()
+    again = kmeans(points.astype(np.float32), 3, seed=0)
+    np.testing.assert_array_equal(found.labels, again.labels)
+
+
+def test_samples_that_are_all_alike_make_one_cluster():
+    assert set(kmeans(np.ones((20, 3), np.float32), 3, seed=0).labels.tolist()) == {0}

@@ -1,0 +1,361 @@
+"""The review: what is undone is as it was, what the journal says is the state, and nothing is ever lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cdknet.explorer.review import (
+    JOURNAL,
+    MOST_CLASSES,
+    REJECTED,
+    Journal,
+    Review,
+    ReviewError,
+    Stale,
+    change_of,
+    resolve,
+)
+
+N = 24
+
+
+def start(n: int = N) -> Review:
+    return Review.start(np.arange(n) % 5, ["a", "b", "c", "new-1", "new-2"], 3)
+
+
+def halves(rows, k):
+    return np.arange(len(rows)) % k
+
+
+def journal(folder, n: int = N) -> Journal:
+    return Journal(Path(folder) / JOURNAL, start(n), "run")
+
+
+def do(j: Journal, **action):
+    return j.do(j.revision, action, halves)
+
+
+# What a person may do: mostly possible things, now and then impossible ones.
+
+ids = st.integers(0, 12)
+rows = st.lists(st.integers(0, N), min_size=0, max_size=5)
+names = st.sampled_from(["a", "x", "y", "z", "new-1", "", "-1", "<script>", "a" * 101, "tab\t"])
+steps = st.one_of(
+    st.fixed_dictionaries({"kind": st.just("rename"), "class": ids, "name": names}),
+    st.fixed_dictionaries({"kind": st.just("merge"), "classes": st.lists(ids, max_size=3), "into": ids}),
+    st.fixed_dictionaries({"kind": st.just("split"), "class": ids, "k": st.integers(0, 5)}),
+    st.fixed_dictionaries({"kind": st.just("move"), "samples": rows, "to": st.none() | ids}),
+    st.fixed_dictionaries({"kind": st.just("move"), "samples": rows, "to": st.none(), "name": names}),
+    st.fixed_dictionaries({"kind": st.just("mark_old"), "class": ids, "old": ids}),
+    st.fixed_dictionaries({"kind": st.just("reject"), "samples": rows}),
+    st.fixed_dictionaries({"kind": st.just("reject"), "class": ids}),
+    st.fixed_dictionaries({"kind": st.just("note"), "class": ids, "text": st.sampled_from(["", "n", "m"])}),
+    st.sampled_from(["undo", "redo"]),
+)
+
+
+def play(j: Journal, played) -> None:
+    for step in played:
+        before = j.review.copy()
+        try:
+            if isinstance(step, str):
+                getattr(j, step)(j.revision)
+            else:
+                j.do(j.revision, step, halves)
+        except ReviewError:
+            assert j.review.same_as(before), "what is refused changes nothing"
+
+
+@given(st.lists(steps, max_size=25))
+def test_undoing_everything_restores_the_start_to_the_bit_and_redoing_the_end(played):
+    with tempfile.TemporaryDirectory() as folder:
+        j = journal(folder)
+        play(j, played)
+        end = j.review.copy()
+        depth = 0
+        while j.undo_summary is not None:
+            j.undo(j.revision)
+            depth += 1
+        assert j.review.same_as(start())
+        for _ in range(depth):
+            j.redo(j.revision)
+        assert j.review.same_as(end)
+
+
+@given(st.lists(steps, max_size=25))
+def test_the_journal_read_again_is_the_state(played):
+    with tempfile.TemporaryDirectory() as folder:
+        j = journal(folder)
+        play(j, played)
+        again = journal(folder)
+        assert again.review.same_as(j.review)
+        assert again.review.next_id == j.review.next_id
+        assert (again.revision, again.undo_summary, again.redo_summary) == (
+            j.revision,
+            j.undo_summary,
+            j.redo_summary,
+        )
+        assert [(e.revision, e.summary, e.undone) for e in again.entries] == [
+            (e.revision, e.summary, e.undone) for e in j.entries
+        ]
+
+
+@given(st.lists(steps, max_size=25))
+def test_ids_are_never_used_twice_and_every_sample_has_a_class_that_is_there(played):
+    with tempfile.TemporaryDirectory() as folder:
+        j = journal(folder)
+        given_out = set(j.review.classes)
+        for step in played:
+            done = len(j.entries)
+            play(j, [step])
+            if len(j.entries) > done:
+                made = {i for i, (b, a) in j.entries[-1].change.classes.items() if b is None and a}
+                assert not made & given_out
+                given_out |= made
+            assert set(np.unique(j.review.assignment).tolist()) <= j.review.classes.keys() | {REJECTED}
+            taken = [record.name for record in j.review.classes.values()]
+            assert len(set(taken)) == len(taken)
+            assert [r.kind for r in j.review.classes.values()][:3] == ["old"] * 3
+
+
+def test_each_action_does_what_it_says(tmp_path):
+    j = journal(tmp_path)
+    members = {i: j.review.members(i).tolist() for i in range(5)}
+    assert do(j, kind="rename", **{"class": 3}, name="  seven ").summary == "new-1 is now seven"
+    assert j.review.classes[3].name == "seven"
+    done = do(j, kind="merge", classes=[3, 4], into=3)
+    assert (done.samples, done.classes) == (len(members[4]), [3, 4])
+    assert 4 not in j.review.classes
+    done = do(j, kind="split", **{"class": 3}, k=3)
+    assert done.classes == [3, 5, 6]
+    assert {j.review.classes[i].name for i in (5, 6)} == {"seven (2)", "seven (3)"}
+    done = do(j, kind="move", samples=[0, 0, 1], to=None, name="odd")
+    assert (done.samples, j.review.assignment[:2].tolist()) == (2, [7, 7])
+    do(j, kind="mark_old", **{"class": 5}, old=1)
+    assert 5 not in j.review.classes
+    do(j, kind="reject", **{"class": 6})
+    assert 6 not in j.review.classes
+    assert (j.review.assignment == REJECTED).any()
+    back = np.flatnonzero(j.review.assignment == REJECTED).tolist()
+    do(j, kind="move", samples=back, to=7)
+    assert not (j.review.assignment == REJECTED).any()
+    do(j, kind="note", **{"class": 7}, text="why?")
+    assert j.review.classes[7].note == "why?"
+    assert do(j, kind="reject", **{"class": 0}).samples == len(members[0]) - 1
+    assert 0 in j.review.classes, "an old class stays, without samples"
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ({"kind": "merge", "classes": [0, 3], "into": 3}, "must be new to be merged"),
+        ({"kind": "merge", "classes": [3], "into": 3}, "at least one class besides"),
+        ({"kind": "rename", "class": 3, "name": "a"}, "merge the two"),
+        ({"kind": "rename", "class": 3, "name": "new-1"}, "which it has"),
+        ({"kind": "rename", "class": 3, "name": "-1"}, "unlabelled"),
+        ({"kind": "rename", "class": 3, "name": "\ud800"}, "one line"),
+        ({"kind": "rename", "class": 99, "name": "x"}, "a class that is there"),
+        ({"kind": "rename", "class": True, "name": "x"}, "a class that is there"),
+        ({"kind": "split", "class": 3, "k": 1}, "k must be from 2"),
+        ({"kind": "split", "class": 3, "k": 2.5}, "whole number"),
+        ({"kind": "move", "samples": [99], "to": 3}, "from 0 to 23"),
+        ({"kind": "move", "samples": "012", "to": 3}, "a list"),
+        ({"kind": "move", "samples": [3], "to": 3}, "of other classes"),
+        ({"kind": "mark_old", "class": 0, "old": 1}, "must be new to be marked"),
+        ({"kind": "mark_old", "class": 3, "old": 4}, "must be old to be what"),
+        ({"kind": "note", "class": 3, "text": "x" * 5000}, "at most 4000"),
+        ({"kind": "reject", "samples": [1], "class": 3}, "samples or a class"),
+        ({"kind": "reject"}, "a class that is there"),
+        ({"kind": "erase"}, "kind must be one of"),
+        ({}, "kind must be one of"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_leaves_no_line(action, message, tmp_path):
+    j = journal(tmp_path)
+    with pytest.raises(ReviewError, match=message):
+        j.do(0, action, halves)
+    assert j.review.same_as(start())
+    assert journal(tmp_path).revision == 0
+
+
+def test_a_class_that_cannot_be_divided_is_not(tmp_path):
+    j = journal(tmp_path)
+    with pytest.raises(ReviewError, match="told apart"):
+        j.do(0, {"kind": "split", "class": 3, "k": 2}, lambda rows, k: np.zeros(len(rows), int))
+
+
+def test_ids_end_before_the_mark_of_rejected_samples():
+    review = start()
+    review.next_id = MOST_CLASSES
+    with pytest.raises(ReviewError, match="at most"):
+        resolve(review, {"kind": "move", "samples": [1], "to": None}, halves)
+    with pytest.raises(ReviewError, match="id of its own"):
+        change_of(review, {"kind": "move", "samples": [1], "to": REJECTED, "name": "x"})
+
+
+def test_a_new_action_ends_what_could_be_redone(tmp_path):
+    j = journal(tmp_path)
+    do(j, kind="rename", **{"class": 3}, name="x")
+    j.undo(1)
+    assert j.redo_summary is not None
+    do(j, kind="rename", **{"class": 3}, name="y")
+    assert j.redo_summary is None
+    with pytest.raises(ReviewError, match="to redo"):
+        j.redo(3)
+    assert [e.undone for e in j.entries] == [True, False]
+
+
+# Files
+
+
+def test_a_stale_write_is_refused_and_writes_nothing(tmp_path):
+    a, b = journal(tmp_path), journal(tmp_path)
+    do(a, kind="rename", **{"class": 3}, name="x")
+    with pytest.raises(Stale) as caught:
+        b.do(0, {"kind": "rename", "class": 4, "name": "y"}, halves)
+    assert caught.value.revision == 1
+    assert b.review.same_as(a.review), "and it now knows what the other did"
+    b.do(1, {"kind": "rename", "class": 4, "name": "y"}, halves)
+    a.catch_up()
+    assert a.review.same_as(b.review)
+    assert journal(tmp_path).revision == 2
+
+
+TAILS = {
+    "nothing": b"",
+    "zeros": b"\0" * 40,
+    "cut": b'{"revision": 4, "do"\n',
+    "no text": b"\xff\xfe\n",
+    "long": b'{"do": "' + b"x" * 900,
+}
+
+
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
+def test_a_torn_last_line_is_cut_wherever_it_was_torn(tail, tmp_path):
+    j = journal(tmp_path)
+    for name in "xyz":
+        do(j, kind="rename", **{"class": 3}, name=name)
+    path = tmp_path / JOURNAL
+    whole = path.read_bytes()
+    last = whole[:-1].rfind(b"\n") + 1
+    for cut in range(last, len(whole)):
+        path.write_bytes(whole[:cut] + (tail if cut == last else b""))
+        again = journal(tmp_path)
+        assert again.revision == 2
+        assert again.review.classes[3].name == "y"
+        do(again, kind="rename", **{"class": 3}, name="w")
+        assert journal(tmp_path).review.classes[3].name == "w"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda lines: [lines[0], b"garbage", *lines[2:]], "no JSON"),
+        (lambda lines: [lines[0], *lines[2:]], "revision 2 after 0"),
+        (lambda lines: [*lines[:2], lines[2].replace(b'"class":3', b'"class":77'), *lines[3:]], "revision 2"),
+        (lambda lines: [b'{"format":"other"}', *lines[1:]], "first line"),
+        (lambda lines: [lines[0].replace(b'"run":"run"', b'"run":"another"'), *lines[1:]], "of this run"),
+    ],
+)
+def test_a_damaged_journal_is_named(damage, message, tmp_path):
+    j = journal(tmp_path)
+    for name in "xyz":
+        do(j, kind="rename", **{"class": 3}, name=name)
+    path = tmp_path / JOURNAL
+    path.write_bytes(b"\n".join(damage(path.read_bytes().split(b"\n"))))
+    with pytest.raises(ReviewError, match=message):
+        journal(tmp_path)
+
+
+def test_a_journal_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").write_text("")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / JOURNAL).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match=r"symbolic|links"):
+        do(journal(tmp_path / "run"), kind="rename", **{"class": 3}, name="x")
+    assert (tmp_path / "elsewhere").read_text() == ""
+
+
+def test_a_full_disk_leaves_the_state_and_the_file_as_they_were(tmp_path, monkeypatch):
+    j = journal(tmp_path)
+    do(j, kind="rename", **{"class": 3}, name="x")
+    before = (tmp_path / JOURNAL).read_bytes()
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("cdknet.explorer.review.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        do(j, kind="rename", **{"class": 3}, name="y")
+    assert (tmp_path / JOURNAL).read_bytes() == before
+    assert j.review.classes[3].name == "x"
+    monkeypatch.undo()
+    do(j, kind="rename", **{"class": 3}, name="z")
+    assert journal(tmp_path).review.classes[3].name == "z"
+
+
+WRITER = """
+import sys
+import numpy as np
+from pathlib import Path
+from cdknet.explorer.review import JOURNAL, Journal, Review, Stale
+
+start = Review.start(np.arange(24) % 5, ["a", "b", "c", "new-1", "new-2"], 3)
+j = Journal(Path(sys.argv[1]) / JOURNAL, start, "run")
+mine, k = sys.argv[2], 0
+while True:
+    try:
+        done = j.do(j.revision, {"kind": "note", "class": 3, "text": f"{mine} {k}"}, None)
+    except Stale:
+        continue
+    print(done.revision, f"{mine} {k}", flush=True)
+    k += 1
+"""
+
+
+def writer(folder, name):
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(folder), name], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_kill_9_at_any_moment_loses_nothing_that_was_answered(tmp_path):
+    for round in range(4):
+        process = writer(tmp_path, f"w{round}")
+        first = process.stdout.readline()  # it is under way
+        time.sleep(0.01 * round + 0.003)
+        os.kill(process.pid, signal.SIGKILL)
+        lines = [first, *process.communicate()[0].splitlines(keepends=True)]
+        answered = [line.split(" ", 1) for line in lines if line.endswith("\n")]
+        j = journal(tmp_path)
+        for revision, text in answered:
+            action = json.loads((tmp_path / JOURNAL).read_bytes().split(b"\n")[int(revision)])["do"]
+            assert action["text"] == text.strip()
+        assert j.revision <= int(answered[-1][0]) + 1, "and at most the one under way is more"
+        do(j, kind="rename", **{"class": 3}, name=f"after {round}")
+
+
+def test_two_processes_at_once_write_one_journal(tmp_path):
+    both = [writer(tmp_path, name) for name in "pq"]
+    for process in both:
+        process.stdout.readline()
+    time.sleep(0.3)
+    said = []
+    for process in both:
+        process.kill()
+        said += [int(line.split()[0]) for line in process.communicate()[0].splitlines()]
+    j = journal(tmp_path)  # raises if a line were lost, doubled or mixed up
+    assert len(said) == len(set(said))
+    assert j.revision >= max(said)
+    authors = {e.change.classes[3][1].note[0] for e in j.entries}
+    assert authors == {"p", "q"}

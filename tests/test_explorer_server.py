@@ -1,0 +1,582 @@
+"""The explorer's server as a browser meets it: a real socket, real requests, and some that mean harm."""
+
+import contextlib
+import http.client
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.parse
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cdknet.explorer.folder import open_run
+from cdknet.explorer.server import CSP, LARGEST_BODY, Explorer
+from cdknet.explorer.session import Session, read_truth
+
+from runmaker import make_run
+
+SCRIPT = "<script>alert(1)</script>"
+
+
+class Client:
+    """Requests with the token; `raw` without anything added."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        self.port, self.token = explorer.port, explorer.token
+
+    def raw(self, method, path, body=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            content = response.read()
+        finally:
+            connection.close()
+        return response.status, {k.lower(): v for k, v in response.getheaders()}, content
+
+    def get(self, path, status=200, **headers):
+        got = self.raw("GET", path, headers={"X-Cdknet-Token": self.token, **headers})
+        assert got[0] == status, got[2][:300]
+        return got[2]
+
+    def json(self, path, status=200):
+        return json.loads(self.get(path, status))
+
+    def post(self, path, body, status=200):
+        headers = {"X-Cdknet-Token": self.token, "Content-Type": "application/json"}
+        got = self.raw("POST", path, json.dumps(body), headers)
+        assert got[0] == status, got[2][:300]
+        return json.loads(got[2])
+
+    def act(self, status=200, **action):
+        revision = self.json("/api/state")["revision"]
+        return self.post("/api/actions", {"revision": revision, "action": action}, status)
+
+
+class Serving:
+    """An explorer in a thread."""
+
+    def __init__(self, run: Path, **options) -> None:
+        opened = open_run(run)
+        truth = options.pop("truth", None)
+        self.session = Session(opened, truth=read_truth(opened, truth) if truth else None, **options)
+        self.explorer = Explorer(self.session, host="127.0.0.1", port=0)
+        self.thread = threading.Thread(target=self.explorer.serve_forever)
+
+    def __enter__(self) -> Client:
+        self.thread.start()
+        deadline = time.monotonic() + 20
+        while not self.explorer.started:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return Client(self.explorer)
+
+    def __exit__(self, *error) -> None:
+        self.explorer.should_exit = True
+        self.thread.join(timeout=20)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("explorer")
+    ids = [f"{SCRIPT} {i}" if i % 50 == 0 else f"row {i}" for i in range(300)]
+    out = make_run(folder / "run", ids=ids)
+    truth = "id,label\n" + "".join(f'"{name}",true {i % 5}\n' for i, name in enumerate(ids) if i != 7)
+    (folder / "truth.csv").write_text(truth)
+    return out
+
+
+@pytest.fixture(scope="module")
+def client(run):
+    with Serving(run, truth=run.parent / "truth.csv") as client:
+        yield client
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """A client of a run of its own, to change."""
+    with Serving(make_run(tmp_path / "run")) as client:
+        yield client
+
+
+# What it says
+
+
+def test_the_run_is_described(client):
+    about = client.json("/api/run")
+    assert (about["kind"], about["n_samples"], about["n_old"]) == ("image", 300, 3)
+    assert about["truth_names"] == [f"true {i}" for i in range(5)]
+    assert about["scores"]["acc"] == 1.0
+    assert about["confusion"]["counts"] == [[60, 0], [0, 60]]
+    assert about["source"] == "made-up.npz", "no folders of this machine"
+
+
+def test_arrays_come_as_bytes(client, run):
+    opened = open_run(run)
+    places = np.frombuffer(client.get("/api/map"), "<f4").reshape(-1, 2)
+    np.testing.assert_array_equal(places, opened.places)
+    assert np.abs(places).max() == pytest.approx(1)
+    assert np.frombuffer(client.get("/api/assignment"), "<u2").tolist() == opened.assignment.tolist()
+    assert np.frombuffer(client.get("/api/given"), "u1").tolist() == opened.given.tolist()
+    assert np.frombuffer(client.get("/api/confidence"), "u1")[0] == 255
+    truth = np.frombuffer(client.get("/api/truth"), "<u2")
+    assert truth[:8].tolist() == [0, 1, 2, 3, 4, 0, 1, 65535]
+
+
+def test_every_class_has_a_card_and_its_samples(client):
+    state = client.json("/api/state")
+    assert state["revision"] == 0
+    assert [c["kind"] for c in state["classes"]] == ["old"] * 3 + ["new"] * 2
+    assert sum(c["size"] for c in state["classes"]) == 300
+    for c in state["classes"]:
+        card = client.json(f"/api/classes/{c['id']}")
+        assert {k: card[k] for k in c} == c
+        for order in ("central", "unsure", "name"):
+            listed = client.json(f"/api/classes/{c['id']}/samples?order={order}&limit=1000")
+            assert listed["total"] == c["size"] == len(set(listed["samples"]))
+        assert len(card["central"]) == len(card["unsure"]) == len(card["outliers"]) == 24
+        assert -1 <= c["cohesion"] <= 1
+        some = client.json(f"/api/classes/{c['id']}/samples?offset=10&limit=5&order=name")["samples"]
+        assert some == listed["samples"][10:15]
+
+
+def test_samples_are_named_and_found(client):
+    sample = client.json("/api/samples/50")
+    assert (sample["id"], sample["class"], sample["given"], sample["truth"]) == (
+        f"{SCRIPT} 50",
+        0,
+        True,
+        "true 0",
+    )
+    found = client.json("/api/search?q=" + urllib.parse.quote("ROW 29"))
+    assert found["total"] == 11
+    assert {s["id"] for s in found["samples"]} >= {"row 29", "row 290"}
+    assert client.json("/api/search?q=row")["total"] == 294
+    assert len(client.json("/api/search?q=row")["samples"]) == 50
+    assert client.json("/api/samples/300", 404)["error"]
+
+
+@pytest.mark.parametrize("kind", ["image", "colour", "radio", "vector"])
+def test_pictures_of_every_kind(kind, tmp_path):
+    session = Session(open_run(make_run(tmp_path / "run", kind=kind)))
+    with Image.open(io.BytesIO(session.picture(3))) as picture:
+        picture.load()
+        assert picture.size == {"image": (8, 8), "colour": (12, 10)}.get(kind, picture.size)
+    with Image.open(io.BytesIO(session.sheet(list(range(7)), 48))) as sheet:
+        assert sheet.size == (7 * 48, 48)
+        assert len(np.unique(np.asarray(sheet.convert("L")))) > 1, "something is drawn"
+    values = session.sample(3)["values"]
+    assert (values is not None) == (kind == "vector")
+    if kind == "vector":
+        assert values[2][0] == "column 2"
+        assert values[2][1] == pytest.approx(float(session.run.samples[3, 2]), rel=1e-5)
+
+
+def test_kinds_are_those_that_networks_are_chosen_by():
+    from cdknet.explorer.samples import kind_of
+    from cdknet.networks import choose_architecture, is_iq
+
+    for shape in [(5,), (28, 28), (8, 8), (3, 32, 32), (2, 64), (2, 31), (3, 30), (1, 6, 6), (64, 2)]:
+        assert (kind_of(shape) == "radio") == is_iq(shape)
+        drawn_as_image = kind_of(shape) == "image"
+        assert drawn_as_image == (choose_architecture(shape) in ("paper-mnist", "paper-cifar"))
+
+
+def test_pictures_are_not_sent_twice(client):
+    status, headers, _ = client.raw("GET", "/api/samples/1/picture", headers={"X-Cdknet-Token": client.token})
+    assert (status, headers["content-type"]) == (200, "image/png")
+    assert client.get("/api/samples/1/picture", 304, **{"If-None-Match": headers["etag"]}) == b""
+    assert client.get("/api/sheet?samples=1,2,3&size=32")[:4] == b"\x89PNG"
+    for bad in ("samples=", "samples=1,,2", "samples=1&size=5000", "samples=" + ",".join("1" * 201)):
+        client.get(f"/api/sheet?{bad}", 422)
+    client.get("/api/sheet?samples=1,300", 404)
+
+
+def test_an_older_run_without_samples_still_opens(tmp_path):
+    session = Session(open_run(make_run(tmp_path / "run", samples=False)))
+    assert session.about()["has_samples"] is False
+    assert "--data" in session.about()["samples_note"]
+    with pytest.raises(LookupError, match="does not hold its samples"):
+        session.picture(0)
+    X = np.zeros((300, 8, 8), np.float32)
+    assert Session(open_run(tmp_path / "run", samples=X)).picture(0)
+    with pytest.raises(ValueError, match="must have the shape"):
+        open_run(tmp_path / "run", samples=X[:9])
+    with pytest.raises(ValueError, match="in place of 'row 0'"):
+        open_run(tmp_path / "run", samples=X, sample_ids=[f"x{i}" for i in range(300)])
+
+
+def test_samples_that_were_changed_on_disk_are_found(tmp_path):
+    from cdknet.runs import read_config, verify_samples
+
+    run = make_run(tmp_path / "run")
+    verify_samples(run, read_config(run))
+    content = bytearray((run / "samples.npy").read_bytes())
+    content[-1] ^= 1
+    (run / "samples.npy").write_bytes(content)
+    open_run(run)  # quick: sizes only
+    with pytest.raises(ValueError, match="SHA-256"):
+        verify_samples(run, read_config(run))
+    (run / "samples.npy").write_bytes(content[:-1])
+    with pytest.raises(ValueError, match="damaged"):
+        open_run(run)
+
+
+# Changing
+
+
+def test_actions_change_the_state_and_can_be_undone(fresh):
+    answer = fresh.act(kind="rename", **{"class": 3}, name=SCRIPT)
+    assert answer == {
+        "revision": 1,
+        "summary": f"new-1 is now {SCRIPT}",
+        "changed": {"samples": 0, "classes": [3]},
+    }
+    fresh.act(kind="split", **{"class": 4}, k=2)
+    fresh.act(kind="move", samples=[0, 1, 2], to=None, name="odd")
+    fresh.act(kind="reject", samples=[5, 6])
+    state = fresh.json("/api/state")
+    assert [c["id"] for c in state["classes"]] == [0, 1, 2, 3, 4, 5, 6]
+    assert state["rejected"] == 2
+    assert fresh.json("/api/classes/65535/samples")["samples"] == [5, 6]
+    assigned = np.frombuffer(fresh.get("/api/assignment"), "<u2")
+    for c in state["classes"]:
+        assert c["size"] == (assigned == c["id"]).sum()
+    past = fresh.json("/api/journal?limit=2")
+    assert past["total"] == 4
+    assert [e["revision"] for e in past["entries"]] == [4, 3]
+    for revision in range(4, 8):
+        fresh.post("/api/undo", {"revision": revision})
+    assert fresh.json("/api/state")["classes"][3]["name"] == "new-1"
+    assert fresh.post("/api/undo", {"revision": 8}, 422)["error"]
+    fresh.post("/api/redo", {"revision": 8})
+    assert fresh.json("/api/state")["classes"][3]["name"] == SCRIPT
+
+
+def test_a_stale_write_gets_a_conflict(fresh):
+    fresh.act(kind="rename", **{"class": 3}, name="x")
+    stale = {"revision": 0, "action": {"kind": "rename", "class": 4, "name": "y"}}
+    answer = fresh.post("/api/actions", stale, 409)
+    assert answer["revision"] == 1
+    assert fresh.json("/api/state")["classes"][4]["name"] == "new-2"
+    assert fresh.post("/api/undo", {"revision": 0}, 409)["revision"] == 1
+
+
+def test_two_servers_on_one_run_see_each_other(tmp_path):
+    run = make_run(tmp_path / "run")
+    with Serving(run) as one, Serving(run) as two:
+        one.act(kind="rename", **{"class": 3}, name="by one")
+        assert two.json("/api/state")["classes"][3]["name"] == "by one"
+        two.act(kind="split", **{"class": 3}, k=2)
+        state = one.json("/api/state")
+        assert state == two.json("/api/state")
+        assert one.post("/api/undo", {"revision": 1}, 409)["revision"] == 2
+
+
+def test_events_tell_of_changes(fresh):
+    connection = http.client.HTTPConnection("127.0.0.1", fresh.port, timeout=20)
+    connection.request("GET", "/api/events", headers={"X-Cdknet-Token": fresh.token})
+    stream = connection.getresponse()
+    assert json.loads(stream.readline().removeprefix(b"data: ")) == {"revision": 0, "summary": None}
+    stream.readline()
+    fresh.act(kind="rename", **{"class": 3}, name="x")
+    told = {"revision": 1, "summary": "new-1 is now x"}
+    assert json.loads(stream.readline().removeprefix(b"data: ")) == told
+    connection.close()
+
+
+def test_a_read_only_session_changes_nothing(tmp_path):
+    with Serving(make_run(tmp_path / "run"), read_only=True) as client:
+        assert client.json("/api/run")["read_only"] is True
+        client.act(403, kind="rename", **{"class": 3}, name="x")
+        client.post("/api/refine", {"out": "more"}, 403)
+    assert not (tmp_path / "run" / "review.jsonl").exists()
+
+
+def test_exports_hold_the_reviewed_labels(fresh):
+    import pyarrow.parquet
+
+    fresh.act(kind="rename", **{"class": 3}, name='=1+1, "quoted"')
+    fresh.act(kind="reject", samples=[0])
+    rows = json.loads(fresh.get("/api/export?format=json"))
+    assert rows[3]["label"] == '=1+1, "quoted"'
+    nothing = {"label": None, "class": None, "kind": None}
+    assert rows[0] == {"id": "row 0", **nothing, "given": True, "confidence": 1.0, "rejected": True}
+    table = pyarrow.parquet.read_table(io.BytesIO(fresh.get("/api/export?format=parquet")))
+    assert [dict(row, confidence=round(row["confidence"], 4)) for row in table.to_pylist()] == rows
+    import csv
+
+    lines = list(csv.DictReader(io.StringIO(fresh.get("/api/export?format=csv").decode())))
+    assert [line["id"] for line in lines] == [row["id"] for row in rows]
+    assert [line["label"] for line in lines] == [row["label"] or "" for row in rows]
+    fresh.get("/api/export?format=xlsx", 422)
+
+
+# Harm
+
+
+def test_nothing_is_answered_without_the_token(client):
+    wrong = ["", "x", client.token[:-1], client.token + "x", "\u00e9"]
+    for path in ("/", "/api/run", "/api/map", "/static/app.js", "/api/openapi.json", "/nowhere"):
+        for token in wrong:
+            status, _, content = client.raw("GET", path, headers={"X-Cdknet-Token": token})
+            assert status == 401
+            assert client.token.encode() not in content
+            status, _, _ = client.raw("GET", f"{path}?token={urllib.parse.quote(token)}")
+            assert status == 401
+    assert client.raw("GET", f"/api/run?token={client.token}")[0] == 401, "in the address of the page only"
+
+
+def test_the_address_sets_a_cookie_that_scripts_cannot_read(client):
+    status, headers, _ = client.raw("GET", f"/?token={client.token}")
+    assert (status, headers["location"]) == (303, "/")
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    pair = cookie.split(";")[0]
+    assert client.raw("GET", "/api/run", headers={"Cookie": f"a=b; {pair}"})[0] == 200
+    assert client.raw("GET", "/api/run", headers={"Cookie": pair.replace("=", "=x")})[0] == 401
+
+
+def test_a_link_from_elsewhere_still_leads_to_the_page(client):
+    """The browser keeps a strict cookie back on that way; a page of our own that reloads gets it."""
+    _, _, content = client.raw("GET", "/", headers={"Sec-Fetch-Site": "cross-site"})
+    assert b'http-equiv="refresh"' in content
+    _, _, content = client.raw("GET", "/", headers={"Sec-Fetch-Site": "same-origin"})
+    assert b"refresh" not in content, "but it does not reload for ever"
+
+
+def test_a_token_can_be_set_but_not_a_weak_one(monkeypatch):
+    from cdknet.explorer.server import chosen_token
+
+    assert len(chosen_token()) >= 32
+    assert chosen_token() != chosen_token()
+    monkeypatch.setenv("CDKNET_TOKEN", "a-token-of-my-own-1234")
+    assert chosen_token() == "a-token-of-my-own-1234"
+    for weak in ("", "short", "sixteen letters and spaces", "x" * 300):
+        monkeypatch.setenv("CDKNET_TOKEN", weak)
+        with pytest.raises(ValueError, match="CDKNET_TOKEN must be 16"):
+            chosen_token()
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example:80"}, 421),
+        ({"Host": "localhost.evil.example"}, 421),
+        ({"Host": "user@127.0.0.1:x"}, 421),
+        ({"Host": "192.168.1.5"}, 421),
+        ({"Host": ""}, 421),
+        ({"Host": "localhost"}, 200),
+        ({"Host": "[::1]:99"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://["}, 403),
+        ({"Host": "["}, 421),
+        ({"Origin": "http://localhost:7", "Host": "localhost:7"}, 200),
+        ({"Origin": "http://127.0.0.1:1"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+    ],
+)
+def test_other_hosts_and_origins_are_refused(client, headers, status):
+    got = client.raw("GET", "/api/run", headers={"X-Cdknet-Token": client.token, **headers})
+    assert got[0] == status
+
+
+def test_posts_are_json_of_a_bounded_size_from_the_page(client):
+    good = {"X-Cdknet-Token": client.token, "Content-Type": "application/json"}
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""):
+        status, _, _ = client.raw("POST", "/api/undo", '{"revision":0}', {**good, "Content-Type": kind})
+        assert status == 415
+    large = b'{"revision": 0, "action": "' + b"x" * LARGEST_BODY + b'"}'
+    assert client.raw("POST", "/api/actions", large, good)[0] == 413
+    chunks = iter([large[:100], large[100:]])  # without a stated length
+    assert client.raw("POST", "/api/actions", chunks, good)[0] == 413
+    for body in (b"", b"[", b"[]", b'{"revision": 0}', b"\xff", b"[" * 90_000, b'{"revision": 1e400}'):
+        status, _, content = client.raw("POST", "/api/actions", body, good)
+        assert status in (400, 422)
+        assert "error" in json.loads(content)
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+        assert client.raw(method, "/api/state", headers=good)[0] == 405
+
+
+def test_no_path_leads_out_of_the_bundle(client, tmp_path):
+    tries = [
+        "../server.py",
+        "..%2fserver.py",
+        "%2e%2e/server.py",
+        "%2e%2e%2fserver.py",
+        "..%5cserver.py",
+        "....//server.py",
+        "%252e%252e/server.py",
+        "/etc/passwd",
+        "%2fetc%2fpasswd",
+        "index.html%00.js",
+        "./../static/../server.py",
+        "..",
+        "",
+    ]
+    for path in tries:
+        status, _, content = client.raw("GET", f"/static/{path}", headers={"X-Cdknet-Token": client.token})
+        assert status in (404, 400), path
+        assert b"import" not in content
+        assert b"root:" not in content
+
+
+@pytest.mark.parametrize(
+    "out", ["../x", "a/b", "/tmp/x", "..", ".", "", "x\0", "a b", "run", "-x", "x.", "é"]
+)
+def test_refining_goes_to_a_plain_new_folder_beside_the_run_only(client, run, out):
+    before = sorted(p.name for p in run.parent.iterdir())
+    assert client.post("/api/refine", {"out": out}, 422)["error"]
+    assert sorted(p.name for p in run.parent.iterdir()) == before
+    assert client.json("/api/refine")["state"] == "idle"
+
+
+def test_every_answer_carries_the_safe_headers(client):
+    for path in ("/", "/api/run", "/api/nowhere", "/api/samples/1/picture", "/api/samples/x"):
+        for token in (client.token, ""):
+            _, headers, _ = client.raw("GET", path, headers={"X-Cdknet-Token": token})
+            assert headers["content-security-policy"] == CSP
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert "server" not in headers
+    assert "unsafe" not in CSP
+
+
+def test_what_goes_wrong_inside_is_not_shown(fresh, monkeypatch):
+    def broken(self):
+        raise RuntimeError("secret of the inside")
+
+    monkeypatch.setattr(Session, "state", broken)
+    status, headers, content = fresh.raw("GET", "/api/state", headers={"X-Cdknet-Token": fresh.token})
+    assert status == 500
+    assert headers["content-type"] == "application/json"
+    assert b"secret" not in content
+    assert b"Traceback" not in content
+
+
+# As a command
+
+
+def explore(run: Path, *more: str) -> "tuple[subprocess.Popen[str], str]":
+    command = [
+        sys.executable,
+        "-m",
+        "cdknet.cli",
+        "explore",
+        str(run),
+        "--no-browser",
+        "--json",
+        "--port",
+        "0",
+    ]
+    process = subprocess.Popen([*command, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return process, json.loads(process.stdout.readline())["url"]
+
+
+class At:
+    """A client by address."""
+
+    def __new__(cls, url: str) -> Client:
+        parts = urllib.parse.urlsplit(url)
+        client = Client.__new__(Client)
+        client.port, client.token = parts.port, urllib.parse.parse_qs(parts.query)["token"][0]
+        for _ in range(100):
+            try:
+                client.json("/api/state")
+                break
+            except ConnectionError:
+                time.sleep(0.05)
+        return client
+
+
+def test_a_killed_server_takes_up_where_it_was(tmp_path):
+    run = make_run(tmp_path / "run")
+    process, url = explore(run)
+    client = At(url)
+    answered = 0
+
+    def hammer():
+        nonlocal answered
+        try:
+            for k in range(100_000):
+                answered = client.post(
+                    "/api/actions",
+                    {"revision": k, "action": {"kind": "note", "class": 3, "text": f"note {k}"}},
+                )["revision"]
+        except (OSError, http.client.HTTPException):
+            return  # killed
+
+    thread = threading.Thread(target=hammer)
+    thread.start()
+    while answered < 20:
+        time.sleep(0.001)
+    os.kill(process.pid, signal.SIGKILL)
+    thread.join()
+    process.communicate()
+    process, url = explore(run)
+    client = At(url)
+    state = client.json("/api/state")
+    assert answered <= state["revision"] <= answered + 1
+    assert state["classes"][3]["note"] == f"note {state['revision'] - 1}"
+    for _ in range(5):
+        state = client.json("/api/state")
+        client.post("/api/undo", {"revision": state["revision"]})
+    assert client.json("/api/journal")["entries"][4]["undone"] is True
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=20)
+    connection.request("GET", "/api/events", headers={"X-Cdknet-Token": client.token})
+    connection.getresponse().readline()  # a page is open
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=20)
+    connection.close()
+    assert (process.returncode, stderr) == (0, "")
+
+
+def test_the_description_of_the_api_is_its_own(client):
+    described = client.json("/api/openapi.json")["paths"]
+    assert {"/api/run", "/api/actions", "/api/classes/{class_id}/samples"} <= described.keys()
+    assert all(path.startswith("/api/") for path in described)
+
+
+@pytest.mark.slow
+def test_no_request_that_the_description_allows_or_forbids_breaks_the_server(tmp_path):
+    schemathesis = pytest.importorskip("schemathesis", reason="pip install schemathesis")
+    from hypothesis import HealthCheck, given, settings
+    from hypothesis.errors import Unsatisfiable
+
+    with Serving(make_run(tmp_path / "run", n=60)) as client:
+        schema = schemathesis.openapi.from_dict(client.json("/api/openapi.json"))
+        checked = 0
+        for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
+            for found in schema.get_all_operations():
+                operation = found.ok()
+                if operation.path in ("/api/events", "/api/refine"):  # one never ends, one starts a training
+                    continue
+
+                @given(case=operation.as_strategy(generation_mode=mode))
+                @settings(
+                    max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None
+                )
+                def ask(case):
+                    nonlocal checked
+                    headers = {"X-Cdknet-Token": client.token}
+                    response = case.call(base_url=f"http://127.0.0.1:{client.port}", headers=headers)
+                    assert response.status_code < 500, (case.as_curl_command(), response.text)
+                    checked += 1
+
+                with contextlib.suppress(Unsatisfiable):  # nothing can be wrong where nothing is asked
+                    ask()
+        assert checked > 300
+        assert client.json("/api/state")["classes"]

@@ -1,0 +1,167 @@
+/** What the server says, and the two places it can come from: the server, or the JSON inside a report. */
+
+export const REJECTED = 65535;
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+
+export interface RunInfo {
+  name: string;
+  kind: "image" | "radio" | "vector";
+  n_samples: number;
+  sample_shape: number[];
+  columns: string[] | null;
+  n_old: number;
+  has_truth: boolean;
+  truth_names: string[] | null;
+  read_only: boolean;
+  options: Record<string, Json>;
+  seed: number | null;
+  source: Json;
+  versions: Record<string, string>;
+  history: Record<string, Json>[];
+  scores: Record<string, number> | null; // of the labels as reviewed
+  confusion: { rows: string[]; columns: string[]; counts: number[][] } | null; // a row a true class
+  seconds: Json;
+  has_samples?: boolean;
+  samples_note?: string | null;
+  folder?: string;
+}
+
+export interface Hint {
+  kind: "split" | "merge";
+  with: number | null;
+  into: number | null;
+  reason: string;
+}
+
+export interface ClassInfo {
+  id: number;
+  name: string;
+  kind: "old" | "new";
+  size: number;
+  given: number;
+  confidence: number | null;
+  cohesion: number | null;
+  nearest_old: { id: number; distance: number } | null;
+  confusable: { id: number; share: number }[];
+  hints: Hint[];
+  note: string;
+}
+
+export interface ClassCard extends ClassInfo {
+  central: number[];
+  unsure: number[];
+  outliers: number[];
+}
+
+export interface ReviewState {
+  revision: number;
+  undo: string | null;
+  redo: string | null;
+  rejected: number;
+  classes: ClassInfo[];
+}
+
+export interface SampleInfo {
+  index: number;
+  id: string | null;
+  class: number;
+  given: boolean;
+  confidence: number;
+  truth: string | null;
+  values: [string, number][] | null;
+}
+
+export type Action =
+  | { kind: "rename"; class: number; name: string }
+  | { kind: "merge"; classes: number[]; into: number }
+  | { kind: "split"; class: number; k: number }
+  | { kind: "move"; samples: number[]; to: number | null; name?: string }
+  | { kind: "mark_old"; class: number; old: number }
+  | { kind: "reject"; samples: number[] }
+  | { kind: "reject"; class: number }
+  | { kind: "note"; class: number; text: string };
+
+export interface Outcome {
+  revision: number;
+  summary: string;
+  changed: { samples: number; classes: number[] };
+}
+
+export interface JournalEntry {
+  revision: number;
+  when: string | number;
+  summary: string;
+  undone: boolean;
+}
+
+export interface RefineState {
+  state: "idle" | "running" | "done" | "failed";
+  stage: string | null;
+  share: number | null;
+  seconds_left: number | null;
+  out: string | null;
+  error: string | null;
+}
+
+export interface Review {
+  state: ReviewState;
+  assignment: Uint16Array;
+}
+
+export interface Everything extends Review {
+  run: RunInfo;
+  map: Float32Array; // x, y, x, y, ... in [-1, 1]
+  confidence: Uint8Array;
+  given: Uint8Array;
+  truth: Uint16Array | null;
+}
+
+/** Small pictures on one sheet: the picture of `samples[s]` is at column s % columns, row s / columns. */
+export interface Sheet {
+  url: string;
+  columns: number;
+  rows: number;
+  slot: (sample: number) => number | undefined;
+}
+
+export type SampleOrder = "central" | "unsure" | "name";
+
+export type ServerEvent =
+  | { kind: "revision"; revision: number; summary: string | null }
+  | { kind: "refine"; refine: RefineState }
+  | { kind: "online" }
+  | { kind: "offline" };
+
+export interface Source {
+  readonly live: boolean; // a server stands behind it: actions, search, exports
+  load(): Promise<Everything>;
+  review(): Promise<Review>;
+  card(id: number): Promise<ClassCard>;
+  list(id: number, offset: number, limit: number, order: SampleOrder): Promise<{ total: number; samples: number[] }>;
+  sample(index: number): Promise<SampleInfo>;
+  scores(): Promise<Pick<RunInfo, "scores" | "confusion">>;
+  search(text: string): Promise<{ samples: { index: number; id: string }[]; total: number }>;
+  sheet(samples: number[]): Sheet;
+  picture(sample: number): string | null; // the address of the large picture; null: use the sheet
+  journal(limit?: number): Promise<JournalEntry[]>;
+  act(revision: number, action: Action): Promise<Outcome>;
+  step(direction: "undo" | "redo", revision: number): Promise<Outcome>;
+  exportAddress(format: string): string;
+  refine(out: string): Promise<void>;
+  refineState(): Promise<RefineState>;
+  listen(hear: (event: ServerEvent) => void): void;
+}
+
+/** A refusal of the server, with its own words. */
+export class Refused extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+  ) {
+    super(message);
+  }
+}
+
+/** The server does not answer at all. */
+export class Unreachable extends Error {}

@@ -1,0 +1,41 @@
+/**
+ * Colours and shapes of classes.
+ *
+ * Ten colours a theme, chosen so that any two stay apart for full colour vision and under protan, deutan and
+ * tritan simulation; no ten more would. So a class has a colour and a shape: ten by five is fifty looks. They
+ * hang on the class's number, which never changes, so a class keeps its look through every action.
+ */
+
+export const LIGHT = [
+  "#0066cc", "#aa8800", "#662244", "#66ccff", "#bb4477", "#446600", "#8888ff", "#ee8899", "#332299", "#bbcc00",
+];
+export const DARK = [
+  "#3399aa", "#ff9922", "#994455", "#bbccff", "#bb88ff", "#aa7700", "#00cc99", "#5555bb", "#ffdd33", "#77ffbb",
+];
+export const SHAPES = ["circle", "diamond", "triangle", "square", "cross"] as const;
+export const COLOURS = LIGHT.length;
+
+export const colourSlot = (id: number): number => id % COLOURS;
+export const shapeSlot = (id: number): number => Math.floor(id / COLOURS) % SHAPES.length;
+
+export type Rgb = [number, number, number];
+
+export function rgb(hex: string): Rgb {
+  const n = parseInt(hex.slice(1), 16);
+  return [n >> 16, (n >> 8) & 255, n & 255];
+}
+
+/** From not sure (orange) to sure (blue): an order that survives every kind of colour vision. */
+const SURE = { light: ["#d9480f", "#d9a441", "#8f9bb3", "#1c5fae"], dark: ["#ff7a33", "#e0b04c", "#8aa0c0", "#4aa3ff"] };
+
+export function confidenceColour(share: number, dark: boolean): Rgb {
+  const stops = (dark ? SURE.dark : SURE.light).map(rgb);
+  const at = Math.min(0.9999, Math.max(0, share)) * (stops.length - 1);
+  const low = Math.floor(at);
+  return stops[low].map((v, i) => Math.round(v + (stops[low + 1][i] - v) * (at - low))) as Rgb;
+}
+
+export const oldColour = (dark: boolean): Rgb => rgb(dark ? "#71809c" : "#8794ab");
+export const newColour = (dark: boolean): Rgb => rgb(dark ? "#ffa94d" : "#c2410c");
+export const noiseColour = (dark: boolean): Rgb => rgb(dark ? "#5a5f68" : "#b3b1ac");
+export const classColour = (id: number, dark: boolean): Rgb => rgb((dark ? DARK : LIGHT)[colourSlot(id)]);

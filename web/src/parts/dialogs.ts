@@ -1,0 +1,273 @@
+/** Questions to the person, each a modal dialog that answers by a promise; Escape answers null. */
+
+import { button, count, fill, h, icon, percent, samples } from "../dom";
+import type { ClassInfo } from "../data/types";
+import type { Store } from "../store";
+import { swatch, thumbs } from "./bits";
+
+/** A modal dialog. `build` gets a function that closes it with an answer. */
+export function ask<T>(
+  title: string,
+  build: (answer: (value: T | null) => void) => (Node | null)[],
+  options: { class?: string } = {},
+): Promise<T | null> {
+  return new Promise((resolve) => {
+    let result: T | null = null;
+    const before = document.activeElement;
+    const heading = h("h2", { id: "dialog-title" }, title);
+    const dialog = h("dialog", { class: `dialog ${options.class ?? ""}`, "aria-labelledby": "dialog-title" });
+    const answer = (value: T | null): void => {
+      result = value;
+      dialog.close();
+    };
+    const shut = button("Close", () => answer(null), { icon: "close", bare: true, key: "Esc" });
+    fill(dialog, h("header", { class: "dialog-top" }, heading, shut), ...build(answer));
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      if (before instanceof HTMLElement && before.isConnected) before.focus({ preventScroll: true });
+      resolve(result);
+    });
+    dialog.addEventListener("pointerdown", (e) => {
+      if (e.target !== dialog) return;
+      const box = dialog.getBoundingClientRect();
+      const inside = e.clientX >= box.left && e.clientX <= box.right && e.clientY >= box.top && e.clientY <= box.bottom;
+      if (!inside) answer(null);
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+    dialog.querySelector<HTMLElement>("[data-first]")?.focus();
+  });
+}
+
+const buttons = (label: string, answer: (value: null) => void): HTMLElement =>
+  h(
+    "footer",
+    { class: "dialog-end" },
+    button("Cancel", () => answer(null), { class: "quiet-button" }),
+    h("button", { type: "submit", class: "button primary" }, label),
+  );
+
+const form = (submit: () => void, ...children: (Node | null)[]): HTMLFormElement =>
+  h(
+    "form",
+    {
+      class: "dialog-form",
+      on: {
+        submit: (e) => {
+          e.preventDefault();
+          submit();
+        },
+      },
+    },
+    ...children,
+  );
+
+/** Pictures of a class, to see what is being decided about. */
+function glimpse(store: Store, id: number): HTMLElement {
+  const box = h("div", { class: "glimpse" });
+  store.source
+    .card(id)
+    .then((card) => fill(box, thumbs(store, card.central.slice(0, 8), "Most central samples")))
+    .catch(() => {});
+  return box;
+}
+
+export function askName(store: Store, info: ClassInfo): Promise<string | null> {
+  return ask(`Rename ${info.name}`, (answer) => {
+    const input = h("input", { class: "field", value: info.name, maxlength: "100", required: true, "data-first": true, autocomplete: "off", spellcheck: "false", "aria-label": "New name" });
+    setTimeout(() => input.select());
+    return [
+      form(
+        () => input.value.trim() && answer(input.value.trim()),
+        glimpse(store, info.id),
+        input,
+        h("p", { class: "quiet" }, "The class keeps its identity: colour, samples and number stay."),
+        buttons("Rename", answer),
+      ),
+    ];
+  });
+}
+
+export function askNote(info: ClassInfo): Promise<string | null> {
+  return ask(`Note on ${info.name}`, (answer) => {
+    const text = h("textarea", { class: "field", rows: "5", maxlength: "4000", "data-first": true, "aria-label": "Note" }, info.note ?? "");
+    text.addEventListener("keydown", (e) => {
+      if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) answer(text.value.trim());
+    });
+    return [form(() => answer(text.value.trim()), text, buttons("Save note", answer))];
+  });
+}
+
+export function askParts(store: Store, info: ClassInfo): Promise<number | null> {
+  const hint = info.hints.find((x) => x.kind === "split");
+  return ask(`Split ${info.name}`, (answer) => {
+    const input = h("input", { class: "field number", type: "number", min: "2", max: "20", value: String(hint?.into ?? 2), required: true, "data-first": true, "aria-label": "Number of parts" });
+    setTimeout(() => input.select());
+    return [
+      form(
+        () => answer(Number(input.value)),
+        glimpse(store, info.id),
+        h("label", { class: "row" }, h("span", null, "Into how many classes?"), input),
+        hint ? h("p", { class: "hint-line" }, icon("spark"), hint.reason) : null,
+        h("p", { class: "quiet" }, `Only these ${samples(info.size)} are clustered again. The largest part keeps the name.`),
+        buttons("Split", answer),
+      ),
+    ];
+  });
+}
+
+export type Picked = { id: number } | { name: string };
+
+/** Choose a class by typing a few letters of its name. */
+export function pickClass(
+  store: Store,
+  title: string,
+  options: { only?: (c: ClassInfo) => boolean; likely?: Map<number, string>; create?: boolean; what?: string },
+): Promise<Picked | null> {
+  return ask<Picked>(
+    title,
+    (answer) => {
+      const likely = options.likely ?? new Map<number, string>();
+      const all = store.ordered().filter((c) => options.only?.(c) ?? true);
+      all.sort((a, b) => Number(likely.has(b.id)) - Number(likely.has(a.id)));
+      let choices: Picked[] = [];
+      let at = 0;
+      const list = h("ul", { class: "pick-list", role: "listbox", id: "pick-list", "aria-label": "Classes" });
+      const input = h("input", {
+        class: "field", placeholder: options.create ? "Type a class, or a new name" : "Type a class", "data-first": true,
+        role: "combobox", "aria-expanded": "true", "aria-controls": "pick-list", "aria-label": "Class", autocomplete: "off", spellcheck: "false", maxlength: "100",
+      });
+      const draw = (): void => {
+        const text = input.value.trim();
+        const found = all.filter((c) => c.name.toLowerCase().includes(text.toLowerCase()));
+        choices = found.map((c) => ({ id: c.id }));
+        const rows: HTMLElement[] = found.map((c) =>
+          h("li", { class: "pick" }, swatch(c.id), h("span", { class: "pick-name" }, c.name), h("small", null, likely.get(c.id) ?? (c.kind === "old" ? "known class" : "")), h("small", { class: "pick-size" }, count(c.size))),
+        );
+        if (options.create) {
+          const row = h("li", { class: "pick make" }, icon("plus"), h("span", { class: "pick-name" }, text ? `New class “${text}”` : "New class"));
+          const exact = found.some((c) => c.name.toLowerCase() === text.toLowerCase());
+          const first = text && !exact && !found.length;
+          if (first) {
+            rows.unshift(row);
+            choices.unshift({ name: text });
+          } else {
+            rows.push(row);
+            choices.push({ name: text });
+          }
+        }
+        at = Math.max(0, Math.min(at, rows.length - 1));
+        rows.forEach((row, i) => {
+          row.id = `pick-${i}`;
+          row.setAttribute("role", "option");
+          row.setAttribute("aria-selected", String(i === at));
+          row.addEventListener("click", () => answer(choices[i]));
+        });
+        input.setAttribute("aria-activedescendant", rows.length ? `pick-${at}` : "");
+        fill(list, rows.length ? rows : h("li", { class: "quiet" }, "No class of that name."));
+        list.children[at]?.scrollIntoView({ block: "nearest" });
+      };
+      input.addEventListener("input", () => {
+        at = 0;
+        draw();
+      });
+      input.addEventListener("keydown", (e) => {
+        if (e.key === "ArrowDown" || e.key === "ArrowUp") {
+          e.preventDefault();
+          at = (at + (e.key === "ArrowDown" ? 1 : choices.length - 1)) % Math.max(1, choices.length);
+          draw();
+        } else if (e.key === "Enter") {
+          e.preventDefault();
+          if (choices[at]) answer(choices[at]);
+        }
+      });
+      draw();
+      return [h("div", { class: "dialog-form" }, options.what ? h("p", { class: "quiet" }, options.what) : null, input, list)];
+    },
+    { class: "tall" },
+  );
+}
+
+/** Classes that a class is most often confused with, with the reason in figures. */
+export function likelyFor(info: ClassInfo): Map<number, string> {
+  const likely = new Map<number, string>();
+  for (const hint of info.hints) if (hint.kind === "merge" && hint.with !== null) likely.set(hint.with, "looks like the same");
+  for (const other of info.confusable) if (!likely.has(other.id)) likely.set(other.id, `${percent(other.share)} confusable`);
+  return likely;
+}
+
+export function exportDialog(store: Store): Promise<null> {
+  const formats = [
+    ["csv", "CSV", "opens in any spreadsheet"],
+    ["parquet", "Parquet", "small and typed, for pandas, polars, DuckDB"],
+    ["json", "JSON", "for programs"],
+  ];
+  return ask("Export the reviewed labels", (answer) => [
+    h(
+      "div",
+      { class: "dialog-form" },
+      h("p", { class: "quiet" }, `A line a sample (${count(store.run.n_samples)} of them): its name, label, class number, old or new, given or found, confidence, and whether it was rejected.`),
+      h(
+        "div",
+        { class: "choices" },
+        ...formats.map(([format, name, text], i) =>
+          h(
+            "a",
+            { class: "choice", href: store.source.exportAddress(format), download: true, "data-first": i === 0, on: { click: () => setTimeout(() => answer(null), 50) } },
+            icon("down"), h("strong", null, name), h("small", null, text),
+          ),
+        ),
+      ),
+    ),
+  ]);
+}
+
+export async function refineDialog(store: Store): Promise<void> {
+  const running = store.refine?.state === "running";
+  const out = await ask<string>("Teach it back", (answer) => {
+    const input = h("input", { class: "field", value: `${store.run.name}-refined`, required: true, maxlength: "100", pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]*", title: "Letters, digits, dots, hyphens and underscores", "data-first": true, "aria-label": "Name of the new run", autocomplete: "off", spellcheck: "false" });
+    if (running) return [h("div", { class: "dialog-form" }, refineProgress(store))];
+    return [
+      form(
+        () => answer(input.value.trim()),
+        h("p", null, "Trains the classifier again on the labels as you have reviewed them. Names and identities of the classes stay; this run is not touched."),
+        h("label", { class: "stack" }, h("span", null, "Name of the new run, beside this one"), input),
+        buttons("Start", answer),
+      ),
+    ];
+  });
+  if (!out) return;
+  try {
+    await store.source.refine(out);
+    store.refine = { state: "running", stage: null, share: 0, seconds_left: null, out, error: null };
+    store.emit("refine");
+    store.notify({ tone: "info", text: `Refining into ${out}. You can go on reviewing.` });
+  } catch (error) {
+    store.fail(error, "refine");
+  }
+}
+
+const STAGES: Record<string, string> = { refine: "Training", map: "Drawing the map" };
+
+/** How far a refinement is. */
+export function refineProgress(store: Store): HTMLElement {
+  const box = h("div", { class: "refine" });
+  let shown = false;
+  const draw = (): void => {
+    const r = store.refine;
+    if (shown && !box.isConnected) return off();
+    shown = box.isConnected;
+    if (!r || r.state === "idle") return fill(box);
+    const share = r.state === "done" ? 1 : (r.share ?? 0);
+    const meter = h("progress", { value: String(share), max: "1", "aria-label": "Refinement" });
+    const left = r.seconds_left !== null && r.state === "running" ? `, about ${Math.max(1, Math.round(r.seconds_left))} s left` : "";
+    const text =
+      r.state === "running" ? `${STAGES[r.stage ?? ""] ?? "Starting"}: ${percent(share)}${left}`
+      : r.state === "done" ? `Done. The new run is ${r.out}.`
+      : `Failed: ${r.error ?? "no reason was given"}`;
+    fill(box, meter, h("p", { role: "status" }, text), r.state === "done" && h("p", { class: "quiet" }, `cdknet explore ${r.out} opens it; cdknet predict ${r.out} FILE answers with your names.`));
+  };
+  const off = store.on(["refine"], draw);
+  draw();
+  return box;
+}

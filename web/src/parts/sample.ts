@@ -1,0 +1,129 @@
+/** One sample: the card that follows the pointer, and the whole of what is known about it. */
+
+import { fill, h, percent } from "../dom";
+import type { SampleInfo } from "../data/types";
+import type { Store } from "../store";
+import { bar, chip, place, swatch } from "./bits";
+
+/** The large picture of a sample. */
+export function picture(store: Store, sample: number, alt: string): HTMLElement | null {
+  if (store.run.has_samples === false) return null;
+  const address = store.source.picture(sample);
+  if (address === null) {
+    const element = h("div", { class: `picture ${store.run.kind}`, role: "img", "aria-label": alt });
+    place(element, store.source.sheet([sample]), sample);
+    return element;
+  }
+  const image = h("img", { class: `picture ${store.run.kind}`, src: address, alt, decoding: "async" });
+  image.addEventListener("error", () => image.classList.add("blank"));
+  return image;
+}
+
+const known = new Map<number, SampleInfo>();
+
+/** What is known about a sample; its name does not change, so it is asked for once. */
+async function about(store: Store, sample: number): Promise<SampleInfo> {
+  let info = known.get(sample);
+  if (!info) {
+    info = await store.source.sample(sample);
+    if (known.size > 5000) known.clear();
+    known.set(sample, info);
+  }
+  return { ...info, class: store.data.assignment[sample] };
+}
+
+function truthOf(store: Store, sample: number): string | null {
+  const { truth, run } = store.data;
+  return truth ? (run.truth_names?.[truth[sample]] ?? null) : null;
+}
+
+/** A card beside the pointer with the sample under it. */
+export function hoverCard(store: Store) {
+  const element = h("div", { class: "hover-card", hidden: true, "aria-hidden": "true" });
+  let shown: number | null = null;
+  let timer = 0;
+  const hide = (): void => {
+    shown = null;
+    clearTimeout(timer);
+    element.hidden = true;
+  };
+  const show = (sample: number, x: number, y: number, room: { width: number; height: number }): void => {
+    if (sample !== shown) {
+      shown = sample;
+      const id = store.data.assignment[sample];
+      const truth = truthOf(store, sample);
+      const name = h("span", { class: "sample-name" }, "\u00a0");
+      fill(
+        element,
+        picture(store, sample, ""),
+        h(
+          "div",
+          { class: "hover-text" },
+          name,
+          h("span", { class: "hover-class" }, swatch(id), store.nameOf(id)),
+          h(
+            "span",
+            { class: "quiet" },
+            store.data.given[sample] ? "label was given" : `confidence ${percent(store.data.confidence[sample] / 255)}`,
+            truth !== null && ` · truth: ${truth}`,
+          ),
+        ),
+      );
+      clearTimeout(timer);
+      timer = window.setTimeout(() => {
+        about(store, sample)
+          .then((info) => shown === sample && (name.textContent = info.id ?? `sample ${sample}`))
+          .catch(() => {});
+      }, 40);
+    }
+    element.hidden = false;
+    const [w, t] = [element.offsetWidth, element.offsetHeight];
+    const left = x + 16 + w > room.width ? x - 16 - w : x + 16;
+    const top = Math.min(Math.max(8, y - t / 2), Math.max(8, room.height - t - 8));
+    element.style.transform = `translate(${Math.max(4, left)}px, ${top}px)`;
+  };
+  return { element, show, hide };
+}
+
+/** All about one sample, for the side panel. */
+export function sampleDetails(store: Store, sample: number): HTMLElement {
+  const name = h("h2", { class: "sample-title" }, `Sample ${sample}`);
+  const id = store.data.assignment[sample];
+  const sure = store.data.confidence[sample] / 255;
+  const truth = truthOf(store, sample);
+  const values = h("div");
+  const element = h(
+    "div",
+    { class: "sample-details" },
+    name,
+    picture(store, sample, `Picture of sample ${sample}`),
+    h(
+      "dl",
+      { class: "facts" },
+      h("dt", null, "Class"),
+      h("dd", null, chip(store, id)),
+      h("dt", null, "Confidence"),
+      h("dd", { class: "with-bar" }, bar(sure), percent(sure)),
+      h("dt", null, "Label"),
+      h("dd", null, store.data.given[sample] ? "given from the start" : "found"),
+      truth !== null && [h("dt", null, "Truth"), h("dd", null, truth)],
+    ),
+    values,
+  );
+  about(store, sample)
+    .then((info) => {
+      if (info.id !== null) name.textContent = info.id;
+      if (!info.values?.length) return;
+      fill(
+        values,
+        h("h3", null, "Values"),
+        h(
+          "table",
+          { class: "values" },
+          h("tbody", null, ...info.values.map(([column, value]) => h("tr", null, h("th", { scope: "row" }, column), h("td", null, typeof value === "number" ? String(Number(value.toPrecision(5))) : String(value))))),
+        ),
+      );
+    })
+    .catch(() => {});
+  return element;
+}

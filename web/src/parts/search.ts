@@ -1,0 +1,83 @@
+/** Find a sample by its name. */
+
+import { count, fill, h } from "../dom";
+import type { MapView } from "../map/view";
+import type { Store } from "../store";
+import { place, swatch } from "./bits";
+import { ask } from "./dialogs";
+
+export async function searchDialog(store: Store, map: MapView): Promise<void> {
+  const found = await ask<number>(
+    "Find a sample",
+    (answer) => {
+      let hits: { index: number; id: string }[] = [];
+      let at = 0;
+      let asked = 0;
+      const list = h("ul", { class: "pick-list", role: "listbox", id: "found", "aria-label": "Samples" });
+      const status = h("p", { class: "quiet", role: "status" }, "Type a part of its name.");
+      const input = h("input", {
+        class: "field", type: "search", placeholder: "Name of a sample", "data-first": true, role: "combobox",
+        "aria-expanded": "true", "aria-controls": "found", "aria-label": "Name of a sample", autocomplete: "off", spellcheck: "false", maxlength: "200",
+      });
+      const draw = (): void => {
+        const sheet = hits.length && store.run.has_samples !== false ? store.source.sheet(hits.map((x) => x.index)) : null;
+        const rows = hits.map((hit, i) => {
+          const picture = h("span", { class: `pick-picture ${store.run.kind}` });
+          if (sheet) place(picture, sheet, hit.index);
+          const id = store.data.assignment[hit.index];
+          return h(
+            "li",
+            { class: "pick", role: "option", id: `found-${i}`, "aria-selected": String(i === at), on: { click: () => answer(hit.index) } },
+            sheet && picture, h("span", { class: "pick-name" }, hit.id), h("small", null, swatch(id), " ", store.nameOf(id)),
+          );
+        });
+        input.setAttribute("aria-activedescendant", rows.length ? `found-${at}` : "");
+        fill(list, rows);
+        list.children[at]?.scrollIntoView({ block: "nearest" });
+      };
+      const look = async (): Promise<void> => {
+        const text = input.value.trim();
+        const turn = ++asked;
+        if (!text) {
+          hits = [];
+          status.textContent = "Type a part of its name.";
+          return draw();
+        }
+        try {
+          const answerOf = await store.source.search(text);
+          if (turn !== asked) return;
+          hits = answerOf.samples;
+          at = 0;
+          status.textContent =
+            answerOf.total === 0 ? "No sample has this in its name."
+            : answerOf.total > hits.length ? `${count(answerOf.total)} found, the first ${hits.length} shown.`
+            : `${count(answerOf.total)} found.`;
+          draw();
+        } catch (error) {
+          status.textContent = error instanceof Error ? error.message : String(error);
+        }
+      };
+      let timer = 0;
+      input.addEventListener("input", () => {
+        clearTimeout(timer);
+        timer = window.setTimeout(() => void look(), 120);
+      });
+      input.addEventListener("keydown", (e) => {
+        if (e.key === "ArrowDown" || e.key === "ArrowUp") {
+          e.preventDefault();
+          at = (at + (e.key === "ArrowDown" ? 1 : hits.length - 1)) % Math.max(1, hits.length);
+          draw();
+        } else if (e.key === "Enter" && hits[at]) {
+          e.preventDefault();
+          answer(hits[at].index);
+        }
+      });
+      return [h("div", { class: "dialog-form" }, input, status, list)];
+    },
+    { class: "tall" },
+  );
+  if (found === null) return;
+  store.select([found]);
+  store.show("map");
+  map.reveal([found]);
+}

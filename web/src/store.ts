@@ -1,0 +1,365 @@
+/** What the page knows and what is chosen in it; every part listens here and changes things here. */
+
+import {
+  type Action,
+  type ClassInfo,
+  type Everything,
+  type Outcome,
+  type RefineState,
+  Refused,
+  REJECTED,
+  type Source,
+  Unreachable,
+} from "./data/types";
+
+export type Topic =
+  | "review" // classes, names, who is in which
+  | "classes" // which classes are chosen
+  | "selection" // which samples are chosen
+  | "inspect" // class or selection in the side panel
+  | "view"
+  | "colour"
+  | "tool"
+  | "highlight"
+  | "theme"
+  | "refine"
+  | "online"
+  | "busy";
+
+export type View = "map" | "classes" | "scores" | "training" | "run" | "journal";
+export const VIEWS: readonly View[] = ["map", "classes", "scores", "training", "run", "journal"];
+export type ColourBy = "class" | "old" | "confidence" | "truth";
+
+export interface Message {
+  text: string;
+  tone: "done" | "info" | "error";
+  actions?: { label: string; run: () => void }[];
+  stays?: boolean;
+}
+
+const remembered = (key: string): string | null => {
+  try {
+    return localStorage.getItem(`cdknet.${key}`);
+  } catch {
+    return null;
+  }
+};
+const remember = (key: string, value: string): void => {
+  try {
+    localStorage.setItem(`cdknet.${key}`, value);
+  } catch {
+    // a private window: the choice lasts as long as the page
+  }
+};
+
+export class Store {
+  view: View = "map";
+  colour: ColourBy = "class";
+  tool: "pan" | "lasso" = "pan";
+  inspect: "class" | "selection" = "class";
+  classes: number[] = []; // chosen classes; the first is the one in the side panel
+  selection: number[] = [];
+  selections = 0; // how many there have been: tells one from the next
+  selected: Uint8Array; // 1 where a sample is in the selection
+  highlight: number | null = null; // class under the pointer
+  changed: number[] = []; // samples that the last change moved
+  refine: RefineState | null = null;
+  online = true;
+  busy = false;
+  notify: (message: Message) => void = () => {};
+
+  private newest: { revision: number; summary: string | null } = { revision: 0, summary: null }; // as heard
+  private readonly listeners = new Map<Topic, Set<() => void>>();
+  private byId = new Map<number, ClassInfo>();
+  private readonly darkScreen = matchMedia("(prefers-color-scheme: dark)");
+
+  constructor(
+    readonly source: Source,
+    readonly data: Everything,
+  ) {
+    this.selected = new Uint8Array(data.run.n_samples);
+    this.index();
+    const colour = remembered("colour") as ColourBy | null;
+    if (colour && this.colours().includes(colour)) this.colour = colour;
+    this.darkScreen.addEventListener("change", () => this.emit("theme"));
+    this.followAddress();
+    addEventListener("hashchange", () => this.followAddress());
+  }
+
+  // --- listening
+
+  /** Call `hear` whenever one of these changes; the answer ends that. */
+  on(topics: Topic[], hear: () => void): () => void {
+    for (const topic of topics) {
+      if (!this.listeners.has(topic)) this.listeners.set(topic, new Set());
+      this.listeners.get(topic)!.add(hear);
+    }
+    return () => topics.forEach((topic) => this.listeners.get(topic)!.delete(hear));
+  }
+
+  emit(...topics: Topic[]): void {
+    const heard = new Set<() => void>();
+    for (const topic of topics) for (const hear of this.listeners.get(topic) ?? []) heard.add(hear);
+    for (const hear of heard) hear();
+  }
+
+  // --- reading
+
+  get run() {
+    return this.data.run;
+  }
+  get state() {
+    return this.data.state;
+  }
+  get editable(): boolean {
+    return this.source.live && !this.run.read_only;
+  }
+
+  private index(): void {
+    this.byId = new Map(this.state.classes.map((c) => [c.id, c]));
+  }
+
+  class(id: number): ClassInfo | undefined {
+    return this.byId.get(id);
+  }
+
+  nameOf(id: number): string {
+    return id === REJECTED ? "noise" : (this.byId.get(id)?.name ?? `class ${id}`);
+  }
+
+  /** The class in the side panel. */
+  get current(): ClassInfo | undefined {
+    return this.byId.get(this.classes[0]);
+  }
+
+  /** Classes in the order of the list: new ones first, for they are what there is to do. */
+  ordered(): ClassInfo[] {
+    const { classes } = this.state;
+    return [...classes.filter((c) => c.kind === "new"), ...classes.filter((c) => c.kind === "old")];
+  }
+
+  colours(): ColourBy[] {
+    return this.run.has_truth ? ["class", "old", "confidence", "truth"] : ["class", "old", "confidence"];
+  }
+
+  members(id: number): number[] {
+    const found: number[] = [];
+    this.data.assignment.forEach((c, i) => c === id && found.push(i));
+    return found;
+  }
+
+  // --- choosing
+
+  show(view: View): void {
+    if (view === this.view) return;
+    this.view = view;
+    this.writeAddress();
+    this.emit("view");
+  }
+
+  chooseColour(colour: ColourBy): void {
+    this.colour = colour;
+    remember("colour", colour);
+    this.emit("colour");
+  }
+
+  chooseTool(tool: "pan" | "lasso"): void {
+    this.tool = tool;
+    this.emit("tool");
+  }
+
+  /** Put a class into the side panel; `more` keeps those already chosen (to merge them). */
+  chooseClass(id: number | null, more = false): void {
+    if (id === null) this.classes = [];
+    else if (!more) this.classes = [id];
+    else if (this.classes.includes(id)) this.classes = this.classes.filter((c) => c !== id);
+    else this.classes = [...this.classes, id];
+    this.inspect = "class";
+    this.writeAddress();
+    this.emit("classes", "inspect");
+  }
+
+  select(samples: Iterable<number>, how: "replace" | "add" | "remove" | "toggle" = "replace"): void {
+    if (how === "replace") this.selected.fill(0);
+    for (const i of samples) this.selected[i] = how === "remove" ? 0 : how === "toggle" ? 1 - this.selected[i] : 1;
+    this.selection = [];
+    this.selections++;
+    this.selected.forEach((on, i) => on && this.selection.push(i));
+    if (how !== "toggle") this.inspect = this.selection.length ? "selection" : "class";
+    else if (!this.selection.length) this.inspect = "class";
+    this.emit("selection", "inspect");
+  }
+
+  look(inspect: "class" | "selection"): void {
+    this.inspect = inspect;
+    this.emit("inspect");
+  }
+
+  point(id: number | null): void {
+    if (id === this.highlight) return;
+    this.highlight = id;
+    this.emit("highlight");
+  }
+
+  // --- the address: which view, which class
+
+  private followAddress(): void {
+    const [view, id] = location.hash.replace(/^#\/?/, "").split("/");
+    if ((VIEWS as readonly string[]).includes(view)) this.view = view as View;
+    if (this.view === "scores" && !this.run.has_truth) this.view = "map";
+    const chosen = Number(id);
+    if (id && this.byId.has(chosen) && this.classes[0] !== chosen) this.classes = [chosen];
+    this.emit("view", "classes", "inspect");
+  }
+
+  private writeAddress(): void {
+    const id = this.classes[0];
+    const hash = `#/${this.view}${id === undefined ? "" : `/${id}`}`;
+    if (hash !== location.hash) history.replaceState(null, "", location.pathname + hash);
+  }
+
+  // --- theme
+
+  get dark(): boolean {
+    const asked = document.documentElement.dataset.theme;
+    return asked ? asked === "dark" : this.darkScreen.matches;
+  }
+
+  toggleTheme(): void {
+    const theme = this.dark ? "light" : "dark";
+    document.documentElement.dataset.theme = theme;
+    remember("theme", theme);
+    this.emit("theme");
+  }
+
+  // --- changing
+
+  /** Take the newest state from the server, and note which samples it moved. */
+  async refresh(): Promise<void> {
+    const { state, assignment } = await this.source.review();
+    if (state.revision < this.state.revision && state.revision !== 0) return;
+    const before = this.data.assignment;
+    const changed: number[] = [];
+    assignment.forEach((c, i) => c !== before[i] && changed.push(i));
+    this.data.state = state;
+    this.data.assignment = assignment;
+    this.index();
+    this.changed = changed;
+    const kept = this.classes.filter((c) => this.byId.has(c));
+    if (this.classes.length && !kept.length && changed.length) {
+      // the class is gone: follow its samples
+      const heirs = new Map<number, number>();
+      for (const i of changed) heirs.set(assignment[i], (heirs.get(assignment[i]) ?? 0) + 1);
+      const [heir] = [...heirs].filter(([c]) => c !== REJECTED).sort((a, b) => b[1] - a[1])[0] ?? [];
+      if (heir !== undefined) kept.push(heir);
+    }
+    this.classes = kept;
+    this.writeAddress();
+    this.emit("review", "classes");
+  }
+
+  act(action: Action, what: string): Promise<Outcome | null> {
+    return this.change((revision) => this.source.act(revision, action), what, () => this.act(action, what));
+  }
+
+  step(direction: "undo" | "redo"): Promise<Outcome | null> {
+    const what = direction === "undo" ? this.state.undo : this.state.redo;
+    if (!what) {
+      this.notify({ tone: "info", text: `There is nothing to ${direction}.` });
+      return Promise.resolve(null);
+    }
+    return this.change((revision) => this.source.step(direction, revision), `${direction}: ${what}`, null, direction);
+  }
+
+  private async change(
+    send: (revision: number) => Promise<Outcome>,
+    what: string,
+    again: (() => void) | null,
+    step: "undo" | "redo" | null = null,
+  ): Promise<Outcome | null> {
+    if (!this.editable || this.busy) return null;
+    this.setBusy(true);
+    try {
+      const outcome = await send(this.state.revision);
+      await this.refresh();
+      const back = step === "undo" ? "redo" : "undo";
+      this.notify({
+        tone: "done",
+        text: outcome.summary,
+        actions: [{ label: back === "undo" ? "Undo" : "Redo", run: () => void this.step(back) }],
+      });
+      return outcome;
+    } catch (error) {
+      if (error instanceof Refused && error.status === 409) {
+        await this.refresh().catch(() => {});
+        this.notify({
+          tone: "error",
+          stays: true,
+          text:
+            `Not done: ${what}. The run was changed somewhere else first (another tab, or another person), ` +
+            "so this would have overwritten it. You now see the newest state.",
+          actions: again ? [{ label: "Do it now", run: again }] : [],
+        });
+      } else this.fail(error, what);
+      return null;
+    } finally {
+      this.setBusy(false);
+      this.catchUp();
+    }
+  }
+
+  fail(error: unknown, what?: string): void {
+    const text = error instanceof Error ? error.message : String(error);
+    if (error instanceof Unreachable) this.setOnline(false);
+    if (error instanceof Refused && error.status === 401) this.setOnline(false);
+    this.notify({ tone: "error", text: what ? `Not done: ${what}. ${text}` : text });
+  }
+
+  private setBusy(busy: boolean): void {
+    this.busy = busy;
+    this.emit("busy");
+  }
+
+  setOnline(online: boolean): void {
+    if (online === this.online) return;
+    this.online = online;
+    this.emit("online");
+  }
+
+  /** Scores and confusion follow the labels: ask for them anew. */
+  async rescore(): Promise<void> {
+    if (this.source.live && this.run.has_truth) Object.assign(this.data.run, await this.source.scores());
+  }
+
+  /** Another tab was quicker than this one: take over what it did. */
+  private catchUp(): void {
+    const { revision, summary } = this.newest;
+    if (revision <= this.state.revision) return;
+    void this.refresh()
+      .then(() => this.notify({ tone: "info", text: `Changed in another tab${summary ? `: ${summary}` : "."}` }))
+      .catch((error) => this.fail(error));
+  }
+
+  /** Follow the server: changes of other tabs, progress of a refinement, and whether it is there at all. */
+  listen(): void {
+    this.source.listen((event) => {
+      if (event.kind === "offline") this.setOnline(false);
+      else if (event.kind === "online") {
+        this.setOnline(true);
+        void this.refresh().catch((error) => this.fail(error));
+      } else if (event.kind === "refine") {
+        this.refine = event.refine;
+        this.emit("refine");
+      } else {
+        this.newest = event;
+        if (!this.busy) this.catchUp();
+      }
+    });
+  }
+}
+
+/** The theme that was chosen last time, before anything is drawn. */
+export function restoreTheme(): void {
+  const theme = remembered("theme");
+  if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
+}
