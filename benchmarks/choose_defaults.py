@@ -25,17 +25,18 @@ from cdknet.demo import compare
 
 CANDIDATES: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "paper's terms": {"view_weight": 0.0},
-    "paper, stage 1 50 ep": {"view_weight": 0.0, "pretrain_epochs": 50, "early_stopping": False},
-    "paper, free features": {"view_weight": 0.0, "normalize_features": False},
-    "no views alone": {"view_steps": 0},
+    "no heads": {"heads": 0},
+    "no views": {"view_weight": 0.0},
+    "no U": {"spectral_weight": 0.0},
+    "no labels": {"label_weight": 0.0},
+    "paper's terms": {"method": "cd-knet"},
+    "paper, stage 1 50 ep": {"method": "cd-knet", "pretrain_epochs": 50, "early_stopping": False},
+    "paper, free features": {"method": "cd-knet", "normalize_features": False},
+    "lambda 1": {"label_weight": 1.0},
+    "mu 1": {"view_weight": 1.0},
+    "mu 10": {"view_weight": 10.0},
     "gamma 0.3": {"collapse_weight": 0.3},
     "gamma 3": {"collapse_weight": 3.0},
-    "lambda 0": {"label_weight": 0.0},
-    "lambda 1": {"label_weight": 1.0},
-    "stage 1 to .95": {"enough": 0.95},
-    "neighbour graph": {"kernel": "neighbors"},
-    "sigma 0.5": {"sigma_scale": 0.5},
 }
 
 
@@ -60,7 +61,7 @@ def fold_problem(hidden: tuple[int, ...], seed: int) -> OpenWorldProblem:
 def run_cell(options: dict[str, Any], hidden: tuple[int, ...], seed: int) -> dict[str, Any]:
     problem = fold_problem(hidden, seed)
     start = time.perf_counter()
-    model = ClassDiscovery(n_new_classes=len(hidden), random_state=seed, **options)
+    model = ClassDiscovery(n_new_classes=len(hidden), random_state=seed, calibrate=False, **options)
     result = compare(model.fit(problem.train.X, problem.train.y), problem)
     return {
         "seconds": round(time.perf_counter() - start, 2),

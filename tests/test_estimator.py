@@ -28,6 +28,7 @@ QUICK = {
     "pretrain_epochs": 8,
     "discover_epochs": 6,
     "expand_epochs": 8,
+    "calibrate": False,
     "random_state": 0,
 }
 

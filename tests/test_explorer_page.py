@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import hashlib
 import json
@@ -211,18 +212,34 @@ class Tab:
         )
         return np.frombuffer(bytes(raw), dtype=kind)
 
-    def lasso(self, x0: float, y0: float, x1: float, y1: float) -> None:
-        """Draw a box of map coordinates with the lasso."""
+    def places(self, xy: np.ndarray) -> np.ndarray:
+        """Where points of the map are on its canvas, in pixels."""
         x, y, scale = (float(v) for v in self.page.locator(".map").get_attribute("data-frame").split())
         box = self.page.locator(".map-canvas").bounding_box()
-        corners = [(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)]
-        path = [
-            (
-                box["x"] + (a - x) * scale + box["width"] / 2,
-                box["y"] + box["height"] / 2 - (b - y) * scale,
-            )
-            for a, b in corners
-        ]
+        return (xy - (x, y)) * (scale, -scale) + (box["width"] / 2, box["height"] / 2)
+
+    def drawing(self) -> np.ndarray:
+        """What the canvas of the map holds right after it was drawn, RGBA."""
+        width, height, pixels = self.page.evaluate("""async () => {
+            const canvas = document.querySelector(".map-canvas");
+            const { width, height } = canvas;
+            const copy = new OffscreenCanvas(width, height).getContext("2d");
+            document.querySelector("[title^='Whole map']").click();
+            await new Promise((r) => requestAnimationFrame(() => { copy.drawImage(canvas, 0, 0); r(); }));
+            const { data } = copy.getImageData(0, 0, width, height);
+            let text = "";
+            for (let k = 0; k < data.length; k += 8192) {
+                text += String.fromCharCode(...data.subarray(k, k + 8192));
+            }
+            return [width, height, btoa(text)];
+        }""")
+        return np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(height, width, 4)
+
+    def lasso(self, x0: float, y0: float, x1: float, y1: float) -> None:
+        """Draw a box of map coordinates with the lasso."""
+        box = self.page.locator(".map-canvas").bounding_box()
+        corners = np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)])
+        path = np.add(self.places(corners), (box["x"], box["y"])).tolist()
         mouse = self.page.mouse
         mouse.move(*path[0])
         mouse.down()
@@ -279,7 +296,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer = csv.writer(file)
         writer.writerow(["id", "label"])
         writer.writerows([f"row {i}", str(label)] for i, label in enumerate(truth))
-    quick = ("--method", "cd-knet", "--discover-epochs", "5")
+    quick = ("--method", "cd-knet", "--discover-epochs", "5", "--no-calibrate")
     _cdknet("discover", folder / "digits.npz", "--new-classes", "5", "--out", folder / "run", *quick)
     return folder
 
@@ -403,6 +420,26 @@ def test_from_the_first_look_to_a_classifier_that_knows_the_names(
 
 
 @browser_test
+def test_each_point_has_the_colour_of_its_class(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    tab = Tab(browser).open(serve(make_run(tmp_path / "run", n=120)).address)
+    block = re.search(r"LIGHT = \[(.*?)\]", (WEB / "palette.ts").read_text(encoding="utf-8"), re.S)
+    assert block
+    palette = [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in re.findall(r"#[0-9a-f]{6}", block[1])]
+    assignment = tab.array("assignment", "<u2")
+    drawing = tab.drawing()
+    at = tab.places(tab.array("map", "<f4").reshape(-1, 2))
+    checked = 0
+    for i, (x, y) in enumerate(at):
+        others = at[assignment != assignment[i]]
+        if np.linalg.norm(others - (x, y), axis=1).min() > 10:  # nothing of another class is drawn over it
+            assert np.abs(drawing[int(y), int(x), :3].astype(int) - palette[assignment[i]]).max() <= 6
+            checked += 1
+    assert checked > 60
+
+
+@browser_test
 def test_two_tabs_see_each_other_and_never_overwrite(
     browser: Any, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
@@ -511,14 +548,7 @@ def test_a_report_opens_from_disk_and_changes_nothing(browser: Any, digits: Path
     tab = Tab(browser).open((tmp_path / "report.html").as_uri())
     page = tab.page
     assert page.locator(".map").get_attribute("data-plot") == "webgl"
-    assert page.evaluate("""async () => {
-        const canvas = document.querySelector(".map-canvas");
-        await new Promise(requestAnimationFrame);
-        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
-        document.querySelector("[title^='Zoom in']").click();
-        await new Promise((r) => requestAnimationFrame(() => { copy.drawImage(canvas, 0, 0); r(); }));
-        return copy.getImageData(0, 0, canvas.width, canvas.height).data.some((v) => v > 0);
-    }"""), "the map is blank"
+    assert tab.drawing().any(), "the map is blank"
     assert len(tab.names()) == 10
     tab.choose("5")
     thumb = page.locator(".panel .thumb").first

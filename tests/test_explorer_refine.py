@@ -35,6 +35,7 @@ QUICK = {
     "discover_epochs": 3,
     "expand_epochs": 5,
     "expand_steps": 40,
+    "calibrate": False,
     "random_state": 0,
 }
 

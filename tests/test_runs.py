@@ -20,6 +20,7 @@ QUICK = {
     "pretrain_epochs": 3,
     "discover_epochs": 3,
     "expand_epochs": 3,
+    "calibrate": False,
     "random_state": 0,
 }
 

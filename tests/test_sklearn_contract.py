@@ -20,6 +20,7 @@ TINY = {
     "view_batch_size": 16,
     "feature_size": 4,
     "kmeans_restarts": 1,
+    "calibrate": False,
     "random_state": 0,
 }
 

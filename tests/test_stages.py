@@ -304,14 +304,15 @@ def test_heads_and_U_enter_after_the_steps_on_views():
     assert [row["stage"] for row in history] == ["discover"] * 4
     assert ["heads" in row for row in history] == [False, False, True, True]
     assert ["hsic_U" in row for row in history] == [False, False, True, True]
-    assert all("views" in row and "hsic_Y" in row for row in history)
+    assert ["labels" in row for row in history] == [True, True, False, False]  # then heads see them
+    assert all("views" in row for row in history)
 
 
 def test_a_term_without_weight_is_not_there():
     history = History()
-    plus(options={"view_weight": 0.0, "spectral_weight": 0.0, "heads": 0, "label_weight": 1.0}, history=history)
+    plus(options={"view_weight": 0.0, "spectral_weight": 0.0, "heads": 0}, history=history)
     names = {name for row in history for name in row} - {"stage", "epoch", "seconds"}
-    assert names == {"hsic_Y"}
+    assert names == {"labels"}
 
 
 def test_a_users_own_views_are_used():
@@ -330,6 +331,12 @@ def test_plus_finds_the_classes():
     truth = TRUTH[PROBLEM.new_rows.numpy()]
     assert clustering_accuracy(truth, result.pseudo_labels.numpy()) > 0.95
     assert not hasattr(result.network, "heads")
+
+
+def test_the_network_that_plus_leaves_knows_the_old_classes():
+    result = plus(options={"view_steps": 60, "head_steps": 20})
+    logits = embed(result.network, PROBLEM.inputs, PROBLEM.old_rows, normalize=False).logits
+    assert (logits.argmax(1) == PROBLEM.old_targets).float().mean() > 0.95
 
 
 def test_labels_alone_are_not_for_plus():

@@ -100,8 +100,8 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
 
 
 def with_paper(ours: Comparison, paper: Comparison) -> Comparison:
-    """Ours, with the lines of the paper's own objective above it."""
-    return ours._replace(lines=[*ours.lines[:2], *paper.lines[2:], *ours.lines[2:]])
+    """Ours, with the lines of the paper's own objective above it, stage 1 among them, which we do not have."""
+    return ours._replace(lines=[*paper.lines, *ours.lines[2:]], old_before=paper.old_before)
 
 
 def fit_digits(

@@ -17,6 +17,8 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted
 from torch import nn
 
 import cdknet
+from cdknet.budget import Budget
+from cdknet.confidence import Calibration, calibrate, not_calibrated, raw_confidence
 from cdknet.data.openworld import UNLABELED, HiddenTruth
 from cdknet.history import History, Watcher
 from cdknet.inputs import Inputs, check_X
@@ -28,10 +30,13 @@ from cdknet.options import (
     ExpandOptions,
     NetworkOptions,
     PretrainOptions,
+    TrustOptions,
     check_choice,
+    seconds_of,
 )
 from cdknet.pipeline import Blueprint, Fitted, Model, run_stages
 from cdknet.readout import Centers, Neighbors, Readout
+from cdknet.rehearsal import stages_of
 from cdknet.runs import FolderCheckpoint, Run, StageCache, fingerprint, read_run, storable, write_run
 from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem
@@ -75,10 +80,14 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     n_new_classes_ : int
     embedding_ : (n, d) features of every sample of X
     history_ : list of dicts, one an epoch
+    spent_ : seconds that each stage took
     pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample
     spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U
     stage_networks_ : the network after each stage (not in a loaded model)
     given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
+    class_confidence_ : for each new class, the mean confidence of its unlabelled samples
+    overall_confidence_ : the share of unlabelled samples that are expected to be right
+    calibration_ : dict, how the confidence was checked on hidden old classes, or the reason why not
     """
 
     def __init__(
@@ -125,6 +134,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         expand_steps: int = ExpandOptions.expand_steps,
         replay: float = ExpandOptions.replay,
         slow_rate: float = ExpandOptions.slow_rate,
+        calibrate: bool = TrustOptions.calibrate,
+        time_budget: str | float | None = TrustOptions.time_budget,
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
         checkpoint_dir: str | Path | None = None,
@@ -172,6 +183,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.expand_steps = expand_steps
         self.replay = replay
         self.slow_rate = slow_rate
+        self.calibrate = calibrate
+        self.time_budget = time_budget
         self.random_state = random_state
         self.device = device
         self.checkpoint_dir = checkpoint_dir
@@ -197,27 +210,39 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         problem = Problem.from_arrays(X, labels.targets)
         seed = _seed_of(self.random_state)
         checkpoint = self._checkpoint(X, labels, params, seed)
-        history = History(self.watchers)
+        history = History(self.watchers, self._budget(params))
+        own: dict[str, Any] = {
+            "encoder": self.encoder,
+            "clusterer": self.clusterer,
+            "views": self.views if callable(self.views) else None,
+            "device": _device_of(self.device),
+            "seed": seed,
+            "history": history,
+            "checkpoint": checkpoint,
+        }
         try:
-            fitted = run_stages(
-                problem,
-                params,
-                encoder=self.encoder,
-                clusterer=self.clusterer,
-                views=self.views if callable(self.views) else None,
-                device=_device_of(self.device),
-                seed=seed,
-                history=history,
-                checkpoint=checkpoint,
-            )
+            fitted = run_stages(problem, params, **own)
+            if params["calibrate"]:
+                with history.timed("calibrate"):
+                    calibration = calibrate(X, labels.targets, labels.old_classes, params, **own)
+            else:
+                calibration = not_calibrated("calibrate is off")
         except KeyboardInterrupt:
             if checkpoint is not None:
                 checkpoint.flush()
             raise
-        self._keep(X, labels, fitted, history, seed)
+        self._keep(X, labels, fitted, calibration, history, seed)
         return self
 
-    def _keep(self, X: NDArray[Any], labels: Labels, fitted: Fitted, history: History, seed: int) -> None:
+    def _keep(
+        self,
+        X: NDArray[Any],
+        labels: Labels,
+        fitted: Fitted,
+        calibration: Calibration,
+        history: History,
+        seed: int,
+    ) -> None:
         n_old = len(labels.old_classes)
         self.model_, self.blueprint_ = fitted.model, fitted.blueprint
         self.n_new_classes_ = fitted.blueprint.n_new_classes
@@ -225,6 +250,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             [labels.old_classes, new_names(labels.old_classes, self.n_new_classes_)]
         )
         self.history_, self.seed_ = list(history), seed
+        self.spent_ = {stage: round(seconds, 2) for stage, seconds in history.spent.items()}
         self._samples: NDArray[Any] | None = X  # for `save`; a view, no copy
         self.n_features_in_ = X.shape[1] if X.ndim == 2 else int(np.prod(X.shape[1:]))
         self.pseudo_labels_ = fitted.discovery.pseudo_labels.numpy()
@@ -241,11 +267,24 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.embedding_ = features.numpy()
         # Unlabelled samples are of new classes: only those compete for them.
         unlabelled = labels.targets == UNLABELED
-        among_new = torch.softmax(logits[:, n_old:], dim=1).max(dim=1)
-        numbers = np.where(unlabelled, n_old + among_new.indices.numpy(), labels.targets)
+        found = logits[:, n_old:].argmax(dim=1).numpy()
+        numbers = np.where(unlabelled, n_old + found, labels.targets)
         self.labels_ = self.classes_[numbers]
         self.given_ = ~unlabelled
-        self.confidence_ = np.where(unlabelled, among_new.values.numpy(), 1.0).astype(np.float32)
+        rows = torch.from_numpy(np.flatnonzero(unlabelled))
+        z = embed(fitted.discovery.network, Inputs(X), rows, normalize=fitted.model.normalize).features
+        sure = raw_confidence(z, found[unlabelled], self.n_new_classes_)
+        self.confidence_ = np.ones(len(X), dtype=np.float32)
+        self.confidence_[unlabelled] = sure if calibration.map is None else calibration.map.apply(sure)
+        self.calibration_ = calibration.facts
+
+    @staticmethod
+    def _budget(params: dict[str, Any]) -> Budget | None:
+        seconds = seconds_of(params["time_budget"])
+        if seconds is None:
+            return None
+        stages = [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
+        return Budget(seconds, stages + ["calibrate"] * params["calibrate"])
 
     def _checked_params(self) -> dict[str, Any]:
         params: dict[str, Any] = self.get_params(deep=False)
@@ -307,7 +346,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         job = {k: _plain(v) for k, v in params.items() if k not in apart}
         job |= {"seed": seed, "data": fingerprint(X, labels.targets), "cdknet": cdknet.__version__}
         kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
-        if self.stage_cache is None:
+        if self.stage_cache is None or self.time_budget is not None:  # stages cut short are not shared
             return kept
         return StageCache(self.stage_cache, self._stage_keys(job), kept)
 
@@ -356,6 +395,19 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.fit(X, y, **fit_params)
         embedding: NDArray[Any] = self.embedding_
         return embedding
+
+    @property
+    def class_confidence_(self) -> NDArray[np.float64]:
+        """For each new class, the mean confidence of its unlabelled samples; 0 where it has none."""
+        check_is_fitted(self)
+        of = [~self.given_ & (self.labels_ == name) for name in self.classes_[-self.n_new_classes_ :]]
+        return np.array([float(self.confidence_[rows].mean()) if rows.any() else 0.0 for rows in of])
+
+    @property
+    def overall_confidence_(self) -> float:
+        """The share of the unlabelled samples that are expected to be right."""
+        check_is_fitted(self)
+        return float(self.confidence_[~self.given_].mean(dtype=np.float64))
 
     def fit_predict(self, X: Any, y: Any) -> NDArray[Any]:
         """Fit, then `labels_`."""
@@ -409,6 +461,12 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 "seed": self.seed_,
                 "scale": readout.scale if isinstance(readout, Centers) else 1.0,
                 "validation_accuracy": self.validation_accuracy_,
+                "spent": self.spent_,
+                "confidence": {
+                    "overall": self.overall_confidence_,
+                    "classes": self.class_confidence_.tolist(),
+                    "calibration": self.calibration_,
+                },
                 "versions": {
                     "cdknet": cdknet.__version__,
                     "torch": torch.__version__,
@@ -475,6 +533,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             new.labels_ = labels.astype(classes.dtype)
             new.given_ = np.array([row["given"] == "1" for row in run.labels])
             new.confidence_ = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
+            new.spent_ = config.get("spent", {})
+            new.calibration_ = config.get("confidence", {}).get("calibration", {"calibrated": False})
             new.embedding_, new.history_ = run.embedding["features"], run.history
             new._samples = run.samples
         except (KeyError, TypeError, ValueError) as error:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from cdknet.budget import Budget
 
 Row = dict[str, Any]
 Watcher = Callable[[Row], Any]  # answers True to ask that the stage stop
@@ -13,12 +17,30 @@ class History(list[Row]):
     """One dict an epoch. Every watcher sees every row; any of them may ask to stop.
 
     A watcher with a method `progress(stage, done, total)` is also told how far the stage is, in epochs,
-    several times an epoch.
+    several times an epoch. `budget` says when a stage must be over, `spent` how long each took.
     """
 
-    def __init__(self, watchers: Iterable[Watcher] = ()) -> None:
+    def __init__(self, watchers: Iterable[Watcher] = (), budget: Budget | None = None) -> None:
         super().__init__()
-        self.watchers = tuple(watchers)
+        self.watchers, self.budget = tuple(watchers), budget
+        self.spent: dict[str, float] = {}  # seconds
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the time of a block to what `stage` has spent."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[stage] = self.spent.get(stage, 0.0) + time.perf_counter() - start
+
+    def take_up(self, rows: list[Row]) -> None:
+        """Rows of an earlier, interrupted fit. Their time counts as well."""
+        self.extend(rows)
+        for row in rows:
+            self.spent[row["stage"]] = self.spent.get(row["stage"], 0.0) + row["seconds"]
+        if self.budget is not None:
+            self.budget.charge(sum(row["seconds"] for row in rows))
 
     def add(self, **row: Any) -> bool:
         """Append `row`, show it, and say whether a watcher answered True."""

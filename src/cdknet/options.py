@@ -7,6 +7,7 @@ classes. They live apart from the stages so that reading them (`cdknet --help`) 
 import difflib
 import math
 import numbers
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -80,7 +81,7 @@ class Options:
             elif f.type is bool or f.type == bool | None:
                 if not isinstance(value, bool):
                     raise ValueError(f"{f.name} must be True or False. Got {value!r}.")
-            else:
+            elif f.type not in (str, str | None):
                 kind = int if f.type in (int, int | None) else float
                 check_number(f.name, value, kind, least=rule["least"], above=rule["above"], most=rule["most"])
 
@@ -219,7 +220,37 @@ class ExpandOptions(Options):
     )
 
 
-ALL_OPTIONS = (NetworkOptions, PretrainOptions, DiscoverOptions, ExpandOptions)
+@dataclass(frozen=True)
+class TrustOptions(Options):
+    """How sure is it: what old classes tell about the new ones."""
+
+    calibrate: bool = option(
+        True, "hide and discover some old classes, to learn how often a label is right; off: a raw signal"
+    )
+    time_budget: str | None = option(
+        None,
+        "most time for the whole fit, about: 90s, 10min, 1h; stages end early, and a second fit may differ",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        seconds_of(self.time_budget)
+
+
+def seconds_of(time: str | float | None) -> float | None:
+    """A time budget in seconds: a number of them, or a text such as 90s, 10min or 1.5h. None: unbounded."""
+    if time is None:
+        return None
+    units = {"": 1, "s": 1, "min": 60, "h": 3600}
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(s|min|h|)\s*", str(time))
+    if match is None or isinstance(time, bool) or not 0 < float(match[1]) < math.inf:
+        raise ValueError(
+            f"time_budget must be seconds above 0, or a text such as 90s, 10min or 1h. Got {time!r}."
+        )
+    return float(match[1]) * units[match[2]]
+
+
+ALL_OPTIONS = (NetworkOptions, PretrainOptions, DiscoverOptions, ExpandOptions, TrustOptions)
 
 
 def as_markdown() -> str:

@@ -153,32 +153,37 @@ def run_stages(
     rate = first.learning_rate
     if isinstance(network, Projection):  # nothing to train
         pretraining = Pretraining(network.fit(problem.inputs, derive_seed(seed, "axes")), 0, None)
+    elif second.method == "cd-knet+":  # learns the old classes in stage 2, beside the new ones
+        pretraining = Pretraining(network, 0, None)
     else:
-        pretraining = pretrain(network, problem, first, seed=seed, history=history, checkpoint=checkpoint)
-    discovery = STAGE_2[second.method](
-        pretraining.network,
-        problem,
-        second,
-        learning_rate=rate,
-        clusterer=clusterer,
-        views=views,
-        seed=seed,
-        history=history,
-        checkpoint=checkpoint,
-    )
-    if third.expansion == "none":
-        model = _unexpanded(problem, discovery, second, seed)
-    else:
-        expansion = expand(
-            discovery,
+        with history.timed("pretrain"):
+            pretraining = pretrain(network, problem, first, seed=seed, history=history, checkpoint=checkpoint)
+    with history.timed("discover"):
+        discovery = STAGE_2[second.method](
+            pretraining.network,
             problem,
-            third,
+            second,
             learning_rate=rate,
-            batch_size=first.batch_size,
+            clusterer=clusterer,
+            views=views,
             seed=seed,
             history=history,
             checkpoint=checkpoint,
         )
+    if third.expansion == "none":
+        model = _unexpanded(problem, discovery, second, seed)
+    else:
+        with history.timed("expand"):
+            expansion = expand(
+                discovery,
+                problem,
+                third,
+                learning_rate=rate,
+                batch_size=first.batch_size,
+                seed=seed,
+                history=history,
+                checkpoint=checkpoint,
+            )
         model = Model(expansion.network, second.normalize_features)
     return Fitted(pretraining, discovery, model, blueprint)
 

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-STAGES = {"pretrain": "1 pretrain", "discover": "2 discover", "expand": "3 expand"}
+STAGES = {"pretrain": "1 pretrain", "discover": "2 discover", "expand": "3 expand", "calibrate": "calibrate"}
 
 
 class Bars:
@@ -59,7 +59,17 @@ class Bars:
         self.bars.update(self._task(stage), completed=done, total=total)
 
     def __call__(self, row: dict[str, Any]) -> None:
-        shown = ("loss", "validation_accuracy", "hsic_U", "hsic_Y", "views", "heads", "turn", "agreement")
+        shown = (
+            "loss",
+            "validation_accuracy",
+            "hsic_U",
+            "hsic_Y",
+            "views",
+            "heads",
+            "turn",
+            "agreement",
+            "accuracy",
+        )
         parts = [f"{key.replace('validation_', '')} {row[key]:.3f}" for key in shown if key in row]
         note = f"{row['epoch']}: {', '.join(parts)}"
         self.bars.update(self._task(row["stage"]), note=note)

@@ -122,4 +122,23 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         elif isinstance(value, list):
             value = ", ".join(value)
         how.add_row(key, escape(str(value)))
+    if facts["spent"]:
+        spent = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["spent"].items())
+        within = f", of a budget of {facts['time_budget']}" if facts["time_budget"] is not None else ""
+        how.add_row("spent", escape(spent + within))
+    if facts["confidence"] is not None:
+        how.add_row("confidence", escape(confidence_sentence(facts["confidence"])))
     return [table, how]
+
+
+def confidence_sentence(confidence: dict[str, Any]) -> str:
+    """How far to trust a run, in words."""
+    calibration = confidence["calibration"]
+    if not calibration["calibrated"]:
+        reason = calibration.get("reason", "an older version made it")
+        return f"not calibrated, so its figures only rank samples: {reason}"
+    found = f"{calibration['accuracy']:.2f}".removeprefix("0")
+    return (
+        f"about {100 * confidence['overall']:.0f} of 100 unlabelled samples are expected to be right; on "
+        f"hidden old classes this setting found {found}"
+    )

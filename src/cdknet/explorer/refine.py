@@ -188,9 +188,11 @@ def _teach(
     model.classes_ = _class_names(lesson.names, model.classes_)
     model.labels_, model.given_ = model.classes_[labels], opened.given
     model.confidence_ = np.where(opened.given, 1.0, probability).astype(np.float32)
+    model.calibration_ = {"calibrated": False, "reason": "the run was refined on reviewed labels"}
     model.embedding_ = features.numpy()
     model.pseudo_labels_ = np.maximum(lesson.targets - lesson.n_old, -1)[~opened.given]
     model.history_ = [*opened.history, *history]
+    model.spent_ = {**model.spent_, **{stage: round(s, 2) for stage, s in history.spent.items()}}
 
 
 def _with_outputs(

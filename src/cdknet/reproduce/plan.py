@@ -221,6 +221,7 @@ def plan(
 ) -> list[Cell]:
     """The cells of a table, a figure, or all of them."""
     check_names("what to reproduce", [what], [*TABLES, "all"])
+    check_names("budget", [budget], BUDGETS)
     check_names("datasets", datasets, [*DATASETS, "digits"])
     check_names("methods", methods, METHODS)
     cells: dict[Cell, None] = {}

@@ -122,6 +122,11 @@ class Loop:
         self.tensors: dict[str, Tensor] = {}  # what else the stage needs to go on
         self.facts: dict[str, Any] = {}
         self._restore()
+        # A stage that is taken up again goes on in its time, too.
+        self._spent, budget = sum(row["seconds"] for row in self.rows), self.history.budget
+        self._clock = budget.clock if budget else time.monotonic
+        self._began = self._clock()
+        self._time = self._spent + budget.left(stage) if budget else math.inf
 
     def _restore(self) -> None:
         snapshot = self.checkpoint.load(self.stage)
@@ -130,7 +135,7 @@ class Loop:
         self.epoch, self.done = snapshot.epoch, snapshot.done
         tensors, facts = dict(snapshot.tensors), dict(snapshot.facts)
         self.rows, self.stopped = facts.pop("history"), facts.pop("stopped")
-        self.history.extend(self.rows)
+        self.history.take_up(self.rows)
         self.facts = facts
         weights = {name: tensors.pop(f"network.{name}") for name in self.network.state_dict()}
         self.network.load_state_dict(weights)
@@ -157,10 +162,18 @@ class Loop:
             self.epoch += 1
             row = {"stage": self.stage, "epoch": self.epoch, **row, "seconds": time.perf_counter() - start}
             self.rows.append(row)
-            self.stopped |= self.history.add(**row)
+            self.stopped |= self.history.add(**row) or self._time_share() >= 1
             self.history.progress(self.stage, self.epoch, limit)
             self._save()
         self.history.progress(self.stage, limit, limit)
+
+    def share(self, limit: int, part: float = 0.0) -> float:
+        """How much of the stage is done, with `part` of an epoch: of its epochs, or its time if more."""
+        return min(max((self.epoch + part) / limit, self._time_share()), 1.0)
+
+    def _time_share(self) -> float:
+        used = self._spent + self._clock() - self._began
+        return used / self._time if self._time > 0 else 1.0
 
     def ticking(self, parts: list[Tensor], limit: int) -> Iterator[Tensor]:
         """The batches of an epoch, telling watchers how far it is."""

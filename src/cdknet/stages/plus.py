@@ -1,4 +1,4 @@
-"""Stage 2 of CD-KNet+: the paper's objective with a third target, and heads that read the classes off."""
+"""CD-KNet+: the paper's objective with a third target, and heads that read the classes off."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ from cdknet.stages.discover import (
     view_function,
     wanted_classes,
 )
-from cdknet.stages.heads import Heads, consensus, head_losses
+from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses
 from cdknet.stages.loop import Checkpoint, Loop, Problem, derive_seed, seeded
 from cdknet.views import Views
 
 SIGMA = 0.5  # width of the kernel on the unit sphere
 WEIGHT_DECAY = 1e-4
+BUDGET_STEPS = 10  # most steps of an epoch under a time budget
 PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to nothing
 
 
@@ -46,14 +47,18 @@ def discover_plus(
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Discovery:
-    """Stage 2 of CD-KNet+: one objective, three targets, over views of all samples.
+    """Stages 1 and 2 of CD-KNet+ in one: the old labels and the samples themselves, learned together.
 
-    maximise  HSIC(Z, U) + λ HSIC(Z_l, Y) + mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - L(heads)
+    maximise  HSIC(Z, U) + mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads)
 
-    over the network, Z its features of views on the unit sphere. For `view_steps` steps the old labels and
-    the identity of a sample across its views are the targets; then, for `head_steps` steps, also U (from a
+    over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
+    old labels and the identity of a sample across its views; then, for `head_steps` steps, also U (from a
     graph of near neighbours among new samples, made afresh each epoch) and the balanced answers of heads
     (`heads`). The pseudo-labels are the consensus of the heads.
+
+    It starts from a network that has not seen the old classes alone: one that has no longer sees what sets
+    new ones apart. The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that draws each old
+    class together into a point, and with it what is near it.
     """
     m_u = wanted_classes(options)
     if math.isinf(options.label_weight):
@@ -74,10 +79,11 @@ def discover_plus(
     new_size = min(options.view_batch_size, max(len(problem.new_rows) // 3, 64))
     old_size = new_size // 2
     steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # an epoch: once over the new samples
+    if loop.history.budget is not None:  # short epochs: a stage is over at the end of one
+        steps = min(steps, BUDGET_STEPS)
     first = math.ceil(options.view_steps / steps)
     limit = first + math.ceil(options.head_steps / steps)
-    lam, mu, gamma = options.label_weight, options.view_weight, options.collapse_weight
-    Y = nn.functional.one_hot(problem.old_targets, n_old).float()
+    lam, mu, gamma = options.label_weight / 10, options.view_weight, options.collapse_weight
     draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
     graph = problem.new_rows[subsample(len(problem.new_rows), options, draw)]  # the rows that U is about
 
@@ -87,16 +93,17 @@ def discover_plus(
         return unit_length(neighbor_embedding(z, min(m_u, len(z) - 1), neighbors=options.neighbors).vectors)
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
-        grouping = loop.epoch >= first
+        grouping = loop.share(limit) >= first / limit
+        loop.facts["grouped"] = grouping
         if grouping and options.spectral_weight > 0:
             loop.tensors["U"] = graph_step()
         network.train()
         values: dict[str, list[float]] = {}
         new = endless_batches(len(problem.new_rows), new_size, generator)
         old = endless_batches(len(problem.old_rows), old_size, generator)
-        in_graph = endless_batches(len(graph), new_size, generator)
+        in_graph = endless_batches(len(graph), old_size, generator)
         for step in loop.ticking(list(torch.arange(steps)), limit=limit):
-            _set_rate(optimizer, peak * one_cycle((loop.epoch + float(step) / steps) / limit))
+            _set_rate(optimizer, peak * one_cycle(loop.share(limit, float(step) / steps)))
             x = problem.inputs.take(problem.new_rows[next(new)], device)
             chosen = next(old)
             x_old = problem.inputs.take(problem.old_rows[chosen], device)
@@ -109,16 +116,16 @@ def discover_plus(
                 K = gaussian_kernel(z, SIGMA)
                 crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one
                 terms["views"] = mu * (identity_dependence(K) - gamma * crowding)
-            if lam > 0:
-                terms["hsic_Y"] = lam * hsic(gaussian_kernel(z_old, SIGMA), Factor(Y[chosen].to(device)))
+            targets = problem.old_targets[chosen].to(device)
+            if lam > 0 and not grouping:
+                terms["labels"] = -lam * nn.functional.cross_entropy(heads.old_logits(z_old), targets)
             if grouping and options.spectral_weight > 0:
                 part = next(in_graph)
                 z_U = unit_length(network.features(view(problem.inputs.take(graph[part], device), generator)))
                 U_b = Factor(loop.tensors["U"][part].to(device))
                 terms["hsic_U"] = options.spectral_weight * hsic(gaussian_kernel(z_U, SIGMA), U_b)
             if grouping and options.heads > 0:
-                targets = problem.old_targets[chosen].to(device)
-                losses = head_losses(heads, z, z_old, targets, label_weight=min(lam, 1.0))
+                losses = head_losses(heads, z, z_old, targets, label_weight=lam)
                 terms["heads"] = -losses.mean()
             if not terms:
                 continue
@@ -132,11 +139,13 @@ def discover_plus(
     loop.run(limit, epoch)
     if not loop.done:
         z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
-        if options.heads > 0 and clusterer is None:
+        in_time = loop.history.budget is None or loop.facts.get("grouped", False)  # for heads to learn
+        if options.heads > 0 and clusterer is None and in_time:
             labels = consensus(heads, z, m_u, restarts=options.kmeans_restarts, seed=seed)
         else:
             labels = cluster(z, m_u, clusterer, restarts=options.kmeans_restarts, seed=seed)
         loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
+        _hand_over(heads, network, problem)
     loop.finish()
     kept = loop.tensors
     del network.heads
@@ -148,6 +157,15 @@ def discover_plus(
         U_rows=graph if "U" in kept else None,
         sigma=SIGMA,
     )
+
+
+def _hand_over(heads: Heads, network: Network, problem: Problem) -> None:
+    """Give the network's own outputs the heads' directions of old classes: it then knows them too."""
+    some = problem.old_rows[: 2000 if len(problem.old_rows) > 2000 else None]
+    length = embed(network, problem.inputs, some, normalize=False).features.norm(dim=1).mean()
+    with torch.no_grad():
+        network.head.weight.copy_(unit_length(heads.old) / (TEMPERATURE * length.clamp_min(1e-6)))
+        network.head.bias.zero_()
 
 
 def one_cycle(share: float) -> float:

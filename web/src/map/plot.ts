@@ -111,6 +111,7 @@ class WebGlPlot implements Plot {
   private readonly buffers: WebGLBuffer[];
   private readonly at: Record<string, WebGLUniformLocation | null> = {};
   private n = 0;
+  private order = new Uint32Array(); // points lie in the buffers in an order of chance: a beginning is a fair part
   private dim = false;
   private up = false;
 
@@ -153,14 +154,19 @@ class WebGlPlot implements Plot {
 
   points(xy: Float32Array): void {
     this.n = xy.length / 2;
-    this.upload(0, xy);
-    this.gl.bindBuffer(this.gl.ELEMENT_ARRAY_BUFFER, this.gl.createBuffer());
-    this.gl.bufferData(this.gl.ELEMENT_ARRAY_BUFFER, shuffled(this.n), this.gl.STATIC_DRAW);
+    this.order = shuffled(this.n);
+    const mixed = new Float32Array(2 * this.n);
+    this.order.forEach((i, k) => {
+      mixed[2 * k] = xy[2 * i];
+      mixed[2 * k + 1] = xy[2 * i + 1];
+    });
+    this.upload(0, mixed);
   }
 
   looks(colours: Uint8Array, marks: Uint8Array): void {
-    this.upload(1, colours);
-    this.upload(2, marks);
+    const whole = new Uint32Array(colours.buffer, colours.byteOffset, this.n); // RGBA as one
+    this.upload(1, this.order.map((i) => whole[i]));
+    this.upload(2, new Uint8Array(this.n).map((_, k) => marks[this.order[k]]));
     this.dim = marks.some((m) => (m & DIM) !== 0 && (m & UP) === 0);
     this.up = marks.some((m) => (m & UP) !== 0);
   }
@@ -183,7 +189,7 @@ class WebGlPlot implements Plot {
       if ((layer === 0 && !this.dim) || (layer === 2 && !this.up)) continue;
       gl.uniform1i(this.at.layer, layer);
       const n = layer === 2 ? this.n : Math.ceil(this.n * f.share);
-      gl.drawElements(gl.POINTS, n, gl.UNSIGNED_INT, 0);
+      gl.drawArrays(gl.POINTS, 0, n);
     }
   }
 }

@@ -30,6 +30,7 @@ export class MapView {
   private moving = false;
   private restTimer = 0;
   private lastFrame = 0;
+  private gap = 0; // milliseconds between the last two frames in motion
   private share = 1; // of the points, while moving
   private pulseStart = 0;
   private changed: Uint8Array | null = null;
@@ -110,11 +111,13 @@ export class MapView {
     this.whole = false;
     this.moving = true;
     clearTimeout(this.restTimer);
-    this.restTimer = window.setTimeout(() => {
-      this.moving = false;
-      this.lastFrame = 0;
-      this.redraw();
-    }, 160);
+    this.restTimer = window.setTimeout(
+      () => {
+        this.moving = false;
+        this.redraw();
+      },
+      Math.min(900, Math.max(180, 4 * this.gap)),
+    );
     this.redraw();
   }
 
@@ -220,9 +223,9 @@ export class MapView {
       this.repaint = false;
     }
     if (this.moving && this.lastFrame) {
-      const gap = now - this.lastFrame;
-      if (gap > 45) this.share = Math.max(0.1, this.share * 0.75);
-      else if (gap < 25) this.share = Math.min(1, this.share * 1.15);
+      this.gap = now - this.lastFrame;
+      if (this.gap > 45) this.share = Math.max(0.12, this.share * Math.max(0.3, 33 / this.gap));
+      else if (this.gap < 25) this.share = Math.min(1, this.share * 1.15);
     }
     this.lastFrame = this.moving ? now : 0;
     const n = this.store.run.n_samples;

@@ -1,0 +1,34 @@
+"""A time budget: when each stage of a fit must be over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+# How the time is divided. The share of a stage that does not take place goes to the others, and what a stage
+# leaves passes on to those after it.
+SHARES = {"tune": 0.3, "pretrain": 0.2, "discover": 0.5, "expand": 0.2, "calibrate": 0.1}
+
+
+class Budget:
+    """Seconds for a fit, from now on, divided over `stages`."""
+
+    def __init__(
+        self, seconds: float, stages: Iterable[str], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.seconds, self.clock = seconds, clock
+        shares = {stage: SHARES[stage] for stage in SHARES if stage in set(stages)}
+        self._ends, passed = {}, 0.0
+        for stage, share in shares.items():
+            passed += share / sum(shares.values())
+            self._ends[stage] = seconds * passed
+        self._start = clock()
+
+    def left(self, stage: str) -> float:
+        """Seconds until `stage` must be over; a part of stage 2 under a name of its own counts as stage 2."""
+        end = self._ends.get(stage, self._ends.get("discover", self.seconds))
+        return end - (self.clock() - self._start)
+
+    def charge(self, seconds: float) -> None:
+        """Count time that was spent before this budget began: in a fit that is taken up again."""
+        self._start -= seconds

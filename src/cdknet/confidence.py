@@ -1,0 +1,227 @@
+"""How sure a label is: a signal that every method has, and a map from it to "right in so many of 100".
+
+The map is learned where the truth is known: on old classes that are hidden and discovered (`rehearsal`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+from torch import Tensor, nn
+
+from cdknet.budget import Budget
+from cdknet.history import History
+from cdknet.metrics import match_clusters
+from cdknet.rehearsal import (
+    Fold,
+    NoRehearsal,
+    Rehearsal,
+    RehearsalProgress,
+    plan_folds,
+    rehearse,
+    stages_of,
+)
+from cdknet.spectral import nearest_neighbors
+from cdknet.stages.discover import Clusterer, class_means
+from cdknet.stages.loop import Checkpoint, NoCheckpoint, Snapshot
+from cdknet.views import Views
+
+FOLDS = 2
+NEIGHBORS = 15
+MOST_VOTERS = 10_000  # samples among which neighbours are looked for
+EDGE = 1e-3  # raw confidences are kept this far from 0 and 1, where the logit has no value
+
+
+def raw_confidence(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:
+    """(n,) in [0, 1]: how well each label suits its sample, from features z of stage 2 and nothing else.
+
+    The softmax of the nearness to the means of the labels, times the share of the 15 nearest neighbours
+    that carry the same label. Comparable from fit to fit, whatever the method.
+    """
+    own = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
+    means = class_means(z, own, n_classes)
+    scale = max(float((z - means[own]).square().sum(dim=1).mean()), 1e-12)
+    nearness = (-torch.cdist(z, means).square() / (2 * scale)).softmax(dim=1)
+    softmax = nearness[torch.arange(len(z)), own].double().numpy()
+    raw: NDArray[np.float64] = softmax * _neighbor_share(z, own).double().numpy()
+    return raw
+
+
+def _neighbor_share(z: Tensor, labels: Tensor) -> Tensor:
+    """(n,) share of a sample's nearest neighbours, other than itself, that carry its label."""
+    if len(z) < 2:
+        return torch.ones(len(z))
+    voters = torch.linspace(0, len(z) - 1, min(len(z), MOST_VOTERS)).long()
+    k = min(NEIGHBORS, len(voters) - 1)
+    _, found = nearest_neighbors(z, k + 1, among=z[voters])
+    rows = voters[found]
+    other = rows != torch.arange(len(z))[:, None]
+    other[other.all(dim=1), -1] = False  # the sample is none of the voters: the farthest goes
+    same = (labels[rows] == labels[:, None]) & other
+    return same.sum(dim=1) / other.sum(dim=1).clamp_min(1)
+
+
+class Map(NamedTuple):
+    """P(right | raw), rising: a logistic function of the logit of the raw confidence."""
+
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def apply(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
+        mapped: NDArray[np.float64] = expit(self.slope * _logit(raw) + self.offset)
+        return mapped
+
+
+def fit_map(raw: NDArray[np.float64], right: NDArray[np.bool_]) -> Map:
+    """The most likely map. Targets are drawn in from 0 and 1 as Platt (1999) does, so it stays finite."""
+    n_right, n_wrong = int(right.sum()), int((~right).sum())
+    target = np.where(right, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
+    x = _logit(raw)
+
+    def cost(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        t = weights[0] * x + weights[1]
+        error = expit(t) - target
+        value = float(np.mean(np.logaddexp(0, t) - target * t) + 1e-4 * (weights[0] - 1) ** 2)
+        slope = float(np.mean(error * x)) + 2e-4 * (weights[0] - 1)
+        return value, np.array([slope, float(np.mean(error))])
+
+    found = minimize(cost, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, 20), (-20, 20)])
+    return Map(float(found.x[0]), float(found.x[1]))
+
+
+def _logit(raw: NDArray[np.float64]) -> NDArray[np.float64]:
+    value: NDArray[np.float64] = logit(np.clip(raw, EDGE, 1 - EDGE))
+    return value
+
+
+def expected_calibration_error(
+    confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = 10
+) -> float:
+    """Mean gap between confidence and share right, over `bins` ranges of confidence of equal width."""
+    which = np.minimum((np.asarray(confidence) * bins).astype(int), bins - 1)
+    gaps = [abs(float((confidence - right)[which == b].sum())) for b in range(bins)]
+    return sum(gaps) / len(confidence)
+
+
+def right_ones(rehearsal: Rehearsal) -> NDArray[np.bool_]:
+    """Which samples are right under the best one-to-one match of clusters and hidden classes."""
+    match = match_clusters(rehearsal.truth, rehearsal.labels)
+    named = np.array([match.get(c, -1) for c in rehearsal.labels.tolist()])
+    right: NDArray[np.bool_] = named == rehearsal.truth
+    return right
+
+
+class Calibration(NamedTuple):
+    """The map, and what is known of it. Plain JSON values in `facts`."""
+
+    map: Map | None  # None: not calibrated
+    facts: dict[str, Any]
+
+
+def not_calibrated(reason: str) -> Calibration:
+    return Calibration(None, {"calibrated": False, "reason": reason})
+
+
+def calibrate(
+    X: NDArray[Any],
+    targets: NDArray[np.int64],
+    classes: NDArray[Any],
+    params: Mapping[str, Any],
+    *,
+    encoder: nn.Module | None = None,
+    clusterer: Clusterer | None = None,
+    views: Views | None = None,
+    device: torch.device,
+    seed: int,
+    history: History,
+    checkpoint: Checkpoint | None = None,
+) -> Calibration:
+    """Learn P(right | raw) on hidden old classes. `targets` index `classes`, -1 for unlabelled samples."""
+    checkpoint = checkpoint or NoCheckpoint()
+    if hasattr(clusterer, "fit_predict"):
+        return not_calibrated("a clusterer of your own finds a number of classes of its own")
+    try:
+        folds = plan_folds(targets, params["n_new_classes"], folds=FOLDS, seed=seed)
+    except NoRehearsal as reason:
+        return not_calibrated(str(reason))
+    start, pairs, accuracies = time.perf_counter(), [], []
+    for number, fold in enumerate(folds):
+        history.progress("calibrate", number, len(folds))
+        kept = checkpoint.load(f"calibrate-{number}")
+        if kept is not None:
+            history.take_up([kept.facts["row"]])
+        else:
+            stages, budget = stages_of(params), None
+            watcher = RehearsalProgress(history, "calibrate", number, len(folds), stages)
+            if history.budget is not None:
+                seconds = history.budget.left("calibrate") / (len(folds) - number)
+                if seconds <= 0:
+                    return not_calibrated("the time budget was used up before hidden classes could be tried")
+                budget = Budget(seconds, stages)
+            began = time.perf_counter()
+            try:
+                found = rehearse(
+                    X,
+                    targets,
+                    fold,
+                    params,
+                    encoder=encoder,
+                    clusterer=clusterer,
+                    views=views,
+                    device=device,
+                    seed=seed,
+                    history=History([watcher], budget),
+                )
+            except (ValueError, FloatingPointError) as error:
+                return not_calibrated(f"hidden old classes could not be discovered: {error}")
+            kept = _fold_outcome(found, fold, number, time.perf_counter() - began)
+            history.add(**kept.facts["row"])
+            checkpoint.save(f"calibrate-{number}", kept)
+        pairs.append((kept.tensors["raw"].numpy(), kept.tensors["right"].numpy()))
+        accuracies.append(kept.facts["row"]["accuracy"])
+    history.progress("calibrate", len(folds), len(folds))
+    raw, right = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    fitted = fit_map(raw, right)
+    before, after = _errors(pairs)
+    return Calibration(
+        fitted,
+        {
+            "calibrated": True,
+            "folds": len(folds),
+            "hidden": [[str(classes[c]) for c in fold.hidden] for fold in folds],
+            "samples": len(raw),
+            "accuracy": float(np.mean(accuracies)),
+            "accuracies": accuracies,
+            "error_before": before,
+            "error_after": after,
+            "slope": fitted.slope,
+            "offset": fitted.offset,
+            "seconds": round(time.perf_counter() - start, 2),
+        },
+    )
+
+
+def _fold_outcome(found: Rehearsal, fold: Fold, number: int, seconds: float) -> Snapshot:
+    raw, right = raw_confidence(found.features, found.labels, len(fold.hidden)), right_ones(found)
+    row = {"stage": "calibrate", "epoch": number + 1, "accuracy": float(right.mean()), "seconds": seconds}
+    return Snapshot(1, True, {"raw": torch.from_numpy(raw), "right": torch.from_numpy(right)}, {"row": row})
+
+
+def _errors(pairs: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> tuple[float, float | None]:
+    """Expected calibration error of the raw signal, and of a map that was learned on the other folds."""
+    before = float(np.mean([expected_calibration_error(raw, right) for raw, right in pairs]))
+    if len(pairs) < 2:
+        return before, None
+    after = []
+    for held, (raw, right) in enumerate(pairs):
+        others = [pair for i, pair in enumerate(pairs) if i != held]
+        learned = fit_map(*(np.concatenate(part) for part in zip(*others, strict=True)))
+        after.append(expected_calibration_error(learned.apply(raw), right))
+    return before, float(np.mean(after))

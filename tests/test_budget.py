@@ -1,0 +1,151 @@
+"""A time budget bounds a fit, wherever the time goes, and what is cut short is still whole."""
+
+import time
+
+import pytest
+import torch
+
+from cdknet import ClassDiscovery
+from cdknet.budget import Budget
+from cdknet.history import History
+from cdknet.metrics import clustering_accuracy
+from cdknet.networks import build_network
+from cdknet.options import TrustOptions, seconds_of
+from cdknet.stages.loop import Loop, Snapshot
+from cdknet.stages.plus import one_cycle
+
+from contracts import MemoryCheckpoint, blob_problem
+
+X, Y, TRUTH = blob_problem(n=160, n_old=4, n_new=2)
+ENDLESS = {  # far more than there is time for
+    "n_new_classes": 2,
+    "pretrain_epochs": 10**6,
+    "early_stopping": False,
+    "view_steps": 10**6,
+    "head_steps": 10**6,
+    "expand_steps": 10**6,
+    "kmeans_restarts": 1,
+    "random_state": 0,
+}
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("10min", 600),
+        ("1h", 3600),
+        ("1.5 h", 5400),
+        (45, 45),
+        (0.5, 0.5),
+        ("30", 30),
+        (None, None),
+    ],
+)
+def test_times_as_people_write_them(text, seconds):
+    assert seconds_of(text) == seconds
+    TrustOptions(time_budget=text)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5s", "0", 0, "10 days", True, float("inf"), "nan"])
+def test_what_is_no_time_is_refused(text):
+    with pytest.raises(ValueError, match="time_budget must be seconds above 0, or a text"):
+        ClassDiscovery(n_new_classes=2, time_budget=text).fit(X, Y)
+
+
+def test_unused_time_passes_on_and_missing_stages_give_theirs():
+    clock = Clock()
+    budget = Budget(100, ["pretrain", "discover", "expand", "calibrate"], clock=clock)
+    assert [budget.left(s) for s in ("pretrain", "discover", "expand", "calibrate")] == pytest.approx(
+        [20, 70, 90, 100]
+    )
+    clock.now = 5  # pretrain was quick
+    assert budget.left("discover") == pytest.approx(65)
+    budget.charge(10)
+    assert budget.left("discover") == pytest.approx(55)
+    assert budget.left("autoencode") == budget.left("discover")
+    assert Budget(70, ["pretrain", "discover"], clock=clock).left("pretrain") == pytest.approx(20)
+
+
+def loop_of(history, checkpoint=None):
+    network = build_network((6,), 3)
+    optimizer = torch.optim.SGD(network.parameters(), 0.1)
+    return Loop("discover", network, optimizer, seed=0, history=history, checkpoint=checkpoint)
+
+
+def test_a_stage_stops_at_the_end_of_an_epoch_and_its_rate_ends_low():
+    clock, shares = Clock(), []
+    loop = loop_of(History(budget=Budget(100, ["discover"], clock=clock)))
+
+    def epoch(generator):
+        clock.now += 9
+        shares.append(loop.share(1000, 0.5))
+        return {}
+
+    loop.run(1000, epoch)
+    assert loop.epoch == 12
+    assert shares == pytest.approx([0.09 * (i + 1) for i in range(11)] + [1])
+    assert one_cycle(shares[-1]) < 0.001
+
+
+def test_a_stage_that_needs_less_than_its_time_is_not_touched():
+    clock = Clock()
+    loop = loop_of(History(budget=Budget(10_000, ["discover"], clock=clock)))
+    loop.run(5, lambda generator: {})
+    assert (loop.epoch, loop.share(10, 0.5)) == (5, 0.55)
+
+
+def test_time_spent_before_an_interruption_counts():
+    """The stage goes on in its time and in its schedule, as if there had been no interruption."""
+    rows = [{"stage": "discover", "epoch": i + 1, "seconds": 20.0} for i in range(2)]
+    clock, kept = Clock(), MemoryCheckpoint()
+    weights = {f"network.{name}": w for name, w in build_network((6,), 3).state_dict().items()}
+    kept.kept["discover"] = Snapshot(2, False, weights, {"history": rows, "stopped": False})
+    history = History(budget=Budget(100, ["pretrain", "discover", "expand"], clock=clock))
+    loop = loop_of(history, kept)
+    assert history.budget.left("expand") == pytest.approx(60)
+    assert history.spent == {"discover": 40}
+    end = 100 * 7 / 9  # of stage 2
+    assert loop.share(1000) == pytest.approx(40 / end)
+
+    def epoch(generator):
+        clock.now += 15
+        return {}
+
+    loop.run(1000, epoch)
+    assert loop.epoch == 2 + 3  # 85 s, in the first epoch to end after 78
+
+
+def test_without_a_budget_nothing_is_measured_by_the_clock():
+    loop = loop_of(None)
+    assert [loop.share(8, part) for part in (0.0, 0.5)] == [0, 0.0625]
+
+
+def test_a_whole_fit_keeps_to_its_time_and_says_where_it_went(tmp_path):
+    ClassDiscovery(**{**ENDLESS, "time_budget": 0.2, "calibrate": False}).fit(X, Y)  # warm up
+    start = time.perf_counter()
+    model = ClassDiscovery(**ENDLESS, time_budget="3s").fit(X, Y)
+    assert time.perf_counter() - start < 60, "it would go on for hours; machines are busy"
+    assert list(model.spent_) == ["discover", "expand", "calibrate"]
+    assert model.spent_["discover"] > model.spent_["expand"]
+    assert clustering_accuracy(TRUTH, model.labels_) > 0.9
+    assert ClassDiscovery.load(model.save(tmp_path / "run")).spent_ == model.spent_
+
+
+def test_a_budget_that_is_far_too_small_still_gives_labels():
+    model = ClassDiscovery(**ENDLESS, time_budget="0.01s").fit(X, Y)
+    assert set(model.labels_[Y < 0]) <= {4, 5}
+    assert not model.calibration_["calibrated"]
+    assert "time budget" in model.calibration_["reason"]
+
+
+def test_stages_cut_short_are_not_shared(tmp_path):
+    ClassDiscovery(**ENDLESS, time_budget=0.05, stage_cache=tmp_path / "cache").fit(X, Y)
+    assert not (tmp_path / "cache").exists()

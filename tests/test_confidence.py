@@ -1,0 +1,242 @@
+"""How sure a label is: the signal, the map that is learned on hidden old classes, what a user sees."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdknet import ClassDiscovery
+from cdknet.cli import main
+from cdknet.confidence import Map, expected_calibration_error, fit_map, raw_confidence, right_ones
+from cdknet.rehearsal import MOST_ROWS, NoRehearsal, Rehearsal, plan_folds, short_form
+from cdknet.runs import read_config
+
+from contracts import blob_problem
+
+X, Y, TRUTH = blob_problem(n=160, n_old=4, n_new=2)
+QUICK = {
+    "n_new_classes": 2,
+    "pretrain_epochs": 4,
+    "view_steps": 6,
+    "head_steps": 12,
+    "expand_epochs": 2,
+    "expand_steps": 4,
+    "kmeans_restarts": 2,
+    "random_state": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return ClassDiscovery(**QUICK).fit(X, Y)
+
+
+# The signal
+
+
+def test_a_sample_far_from_its_class_and_among_others_is_unsure():
+    generator = np.random.default_rng(0)
+    centres = np.array([[0.0, 4.0], [4.0, 0.0]])
+    labels = np.arange(80) % 2
+    z = centres[labels] + generator.normal(0, 0.3, (80, 2))
+    labels[0] = 1  # it lies among those of class 0
+    raw = raw_confidence(torch.from_numpy(z).float(), labels, 2)
+    assert ((raw >= 0) & (raw <= 1)).all()
+    assert raw[0] < 0.1 < 0.9 < np.median(raw)
+    assert raw.argmin() == 0
+
+
+def test_neighbours_are_looked_for_among_some_and_never_the_sample_itself(monkeypatch):
+    z = torch.arange(30.0)[:, None] * torch.ones(1, 2)
+    labels = np.zeros(30, dtype=np.int64)
+    labels[15] = 1  # alone of its class: no neighbour agrees
+    for most in (10, 100):
+        monkeypatch.setattr("cdknet.confidence.MOST_VOTERS", most)
+        assert raw_confidence(z, labels, 2)[15] == 0
+
+
+# The map
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.3, 3), st.floats(-1.5, 1.5))
+@settings(max_examples=20, deadline=None)
+def test_the_map_finds_what_made_the_data_and_rises(seed, slope, offset):
+    generator = np.random.default_rng(seed)
+    raw = generator.uniform(0.02, 0.98, 4000)
+    truth = Map(slope, offset)
+    right = generator.uniform(size=4000) < truth.apply(raw)
+    found = fit_map(raw, right)
+    assert np.abs(found.apply(raw) - truth.apply(raw)).mean() < 0.04
+    grid = found.apply(np.linspace(0, 1, 50))
+    assert (np.diff(grid) >= 0).all()
+    assert expected_calibration_error(found.apply(raw), right) < 0.06
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_map_of_one_outcome_is_sure_but_not_certain(share):
+    raw = np.linspace(0, 1, 200)
+    sure = fit_map(raw, np.full(200, bool(share))).apply(raw)
+    assert np.isfinite(sure).all()
+    assert abs(sure.mean() - share) < 0.05
+    assert ((sure > 0) & (sure < 1)).all()
+
+
+def test_the_calibration_error_is_the_gap_of_confidence_and_truth():
+    right = np.arange(100) % 4 > 0
+    assert expected_calibration_error(np.full(100, 0.75), right) == pytest.approx(0)
+    assert expected_calibration_error(np.full(100, 0.95), right) == pytest.approx(0.2)
+    assert expected_calibration_error(np.where(right, 1.0, 0.0), right) == 0
+
+
+def test_right_is_meant_under_the_best_match():
+    found = Rehearsal(np.array([0, 0, 0, 1, 1, 1]), np.array([1, 1, 0, 0, 0, 0]), torch.zeros(6, 2))
+    assert right_ones(found).tolist() == [True, True, False, True, True, True]
+    assert found.accuracy == pytest.approx(5 / 6)
+
+
+# The folds
+
+
+def test_folds_hide_old_classes_only_and_leave_some():
+    targets = np.repeat(np.arange(-1, 7), 30)
+    folds = plan_folds(targets, 3, folds=2, seed=0)
+    assert [len(fold.hidden) for fold in folds] == [3, 3]
+    assert not set(folds[0].hidden) & set(folds[1].hidden)
+    for fold in folds:
+        assert (targets[fold.rows] >= 0).all()
+        assert set(targets[fold.rows]) == set(range(7))
+    assert plan_folds(targets, 3, folds=2, seed=1)[0].hidden != folds[0].hidden
+    again = plan_folds(targets, 3, folds=2, seed=0)
+    assert all(np.array_equal(a.rows, b.rows) for a, b in zip(folds, again, strict=True))
+
+
+@pytest.mark.parametrize(("n_old", "n_new", "hidden"), [(4, 9, 2), (5, 5, 3), (70, 30, 30), (6, 2, 2)])
+def test_as_many_are_hidden_as_are_looked_for(n_old, n_new, hidden):
+    fold, *_ = plan_folds(np.repeat(np.arange(n_old), 10), n_new, folds=1, seed=0)
+    assert len(fold.hidden) == hidden
+
+
+def test_a_large_set_takes_part_in_part():
+    fold, *_ = plan_folds(np.repeat(np.arange(5), 4000), 2, folds=1, seed=0)
+    assert MOST_ROWS - 5 <= len(fold.rows) <= MOST_ROWS
+
+
+@pytest.mark.parametrize(
+    ("targets", "n_new", "reason"),
+    [
+        (np.arange(90) % 3, 2, "4 old classes .* there are 3"),
+        (np.repeat([0, 1, 2, 3], [50, 50, 50, 5]), 2, "at least 8 labelled samples.* there are 3"),
+        (np.arange(90) % 9, 1, "a single new class"),
+    ],
+)
+def test_what_cannot_be_rehearsed_says_why(targets, n_new, reason):
+    with pytest.raises(NoRehearsal, match=reason):
+        plan_folds(targets, n_new, folds=2, seed=0)
+
+
+def test_the_short_form_is_short():
+    params = ClassDiscovery().get_params()
+    short = short_form(params, 3)
+    assert (short["view_steps"], short["n_new_classes"], short["expansion"]) == (100, 3, "none")
+    assert {k for k in params if short[k] != params[k]} <= {
+        "pretrain_epochs",
+        "discover_epochs",
+        "view_steps",
+        "head_steps",
+        "view_batch_size",
+        "n_new_classes",
+        "expansion",
+    }
+
+
+# The estimator
+
+
+def test_a_fit_says_how_sure_it_is(model):
+    facts = model.calibration_
+    assert facts["calibrated"]
+    assert [len(hidden) for hidden in facts["hidden"]] == [2, 2]
+    assert set().union(*facts["hidden"]) == {"0", "1", "2", "3"}
+    assert facts["samples"] == (Y >= 0).sum()
+    assert 0 <= facts["accuracy"] <= 1
+    assert json.loads(json.dumps(facts)) == facts
+    new = ~model.given_
+    assert (model.confidence_[~new] == 1).all()
+    assert ((model.confidence_ > 0) & (model.confidence_ <= 1)).all()
+    assert model.overall_confidence_ == pytest.approx(model.confidence_[new].mean())
+    for name, sure in zip(model.classes_[4:], model.class_confidence_, strict=True):
+        assert sure == pytest.approx(model.confidence_[model.labels_ == name].mean())
+    assert [row["stage"] for row in model.history_[-2:]] == ["calibrate"] * 2
+
+
+def test_calibration_changes_no_label_and_no_ranking(model):
+    plain = ClassDiscovery(**QUICK, calibrate=False).fit(X, Y)
+    np.testing.assert_array_equal(plain.labels_, model.labels_)
+    np.testing.assert_array_equal(plain.embedding_, model.embedding_)
+    assert plain.calibration_ == {"calibrated": False, "reason": "calibrate is off"}
+    order = np.argsort(plain.confidence_[~model.given_], kind="stable")
+    assert (np.diff(model.confidence_[~model.given_][order]) >= -1e-6).all()
+
+
+def test_the_hidden_truth_has_no_part_in_it(model):
+    """Unlabelled samples take no part in a rehearsal: others in their place change nothing of the map."""
+    other = np.where(Y[:, None] < 0, X[::-1], X)
+    facts = ClassDiscovery(**QUICK).fit(other, Y).calibration_
+    assert {**facts, "seconds": 0} == {**model.calibration_, "seconds": 0}
+
+
+def test_an_interrupted_calibration_ends_in_the_same_bits(model, tmp_path):
+    def stop(row):
+        if row["stage"] == "calibrate":
+            raise KeyboardInterrupt
+
+    class StopsLater:
+        def __call__(self, row):
+            return None
+
+        def progress(self, stage, done, total):
+            if stage == "calibrate" and done > 1.5:
+                raise KeyboardInterrupt
+
+    for watcher in (stop, StopsLater()):
+        params = {**QUICK, "checkpoint_dir": tmp_path / type(watcher).__name__}
+        with pytest.raises(KeyboardInterrupt):
+            ClassDiscovery(**params, watchers=[watcher]).fit(X, Y)
+        resumed = ClassDiscovery(**params).fit(X, Y)
+        np.testing.assert_array_equal(resumed.confidence_, model.confidence_)
+        assert [row["stage"] for row in resumed.history_] == [row["stage"] for row in model.history_]
+
+
+def test_with_too_few_old_classes_it_says_that_it_is_not_calibrated():
+    few = blob_problem(n=100)
+    model = ClassDiscovery(**QUICK).fit(*few[:2])
+    assert not model.calibration_["calibrated"]
+    assert "there are 3" in model.calibration_["reason"]
+    assert 0 < model.overall_confidence_ <= 1
+
+
+def test_the_run_and_the_command_line_say_it_in_words(model, tmp_path, capsys):
+    run = model.save(tmp_path / "run")
+    kept = read_config(run)["confidence"]
+    assert kept["overall"] == pytest.approx(model.overall_confidence_)
+    loaded = ClassDiscovery.load(run)
+    assert loaded.calibration_ == model.calibration_
+    assert loaded.overall_confidence_ == pytest.approx(model.overall_confidence_, abs=1e-3)
+    assert main(["show", str(run)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"about {100 * model.overall_confidence_:.0f} of 100 unlabelled samples are expected" in said
+    assert main(["show", str(run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["confidence"]["calibration"]["calibrated"]
+
+
+@pytest.mark.slow
+def test_on_digits_the_calibrated_confidence_is_nearer_to_the_truth_than_the_raw_one():
+    """On a fold of old classes whose outcome the map has not seen."""
+    from cdknet import data
+
+    known = data.load("digits").problem().train
+    facts = ClassDiscovery(n_new_classes=5, random_state=0).fit(known.X, known.y).calibration_
+    assert facts["error_after"] < facts["error_before"]

@@ -1,0 +1,188 @@
+"""The paper's experiments: every cell once, finished cells are kept, the page says what they say."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_rel
+
+from cdknet.cli import main
+from cdknet.options import ALL_OPTIONS
+from cdknet.reproduce import paper
+from cdknet.reproduce.page import Claim, p_greater, page, paired, spread, verdict
+from cdknet.reproduce.plan import BUDGETS, DATASETS, METHODS, TABLES, TITLES, Cell, budget_options, plan
+from cdknet.reproduce.runner import read_results, run_cells
+
+ROOT = Path(__file__).parent.parent
+
+
+# The plan
+
+
+def test_every_method_sets_options_that_there_are():
+    known = {name for group in ALL_OPTIONS for name in group.__dataclass_fields__}
+    for method in METHODS:
+        for budget in BUDGETS:
+            for dataset in (*DATASETS, "digits"):
+                options = Cell(dataset, method, 0, budget).options
+                assert options.keys() <= known
+    assert METHODS.keys() == TITLES.keys()
+
+
+def test_a_cell_of_two_tables_is_one_cell():
+    third, fourth = plan("table3"), plan("fig4")
+    assert Cell("mnist", "cd-knet-exp", 0) in set(third) & set(fourth)
+    assert Cell("mnist", "cd-knet", 0) in set(third) & set(fourth)  # without expansion
+    assert Cell("fashion-mnist", "ucd-knet", 0) in set(third) & set(plan("table5"))  # lambda 0
+    everything = plan("all")
+    assert len({cell.key for cell in everything}) == len(everything)
+    assert set(everything) == {cell for what in TABLES for cell in plan(what)}
+
+
+def test_no_samples_in_the_kernel_is_sscd():
+    assert Cell("mnist", "sscd-exp", 0) in plan("fig5")
+    assert all(cell.options["subsample"] > 0 for cell in plan("fig5"))
+
+
+def test_cells_come_seed_by_seed_and_costly_sets_get_fewer():
+    cells = plan("table3", seeds=5)
+    assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+    seeds = {d: 1 + max(c.seed for c in cells if c.dataset == d and c.method == "cd-knet") for d in DATASETS}
+    assert seeds == {**dict.fromkeys(DATASETS, 5), "cifar-100": 3}
+
+
+def test_the_papers_epochs_are_those_of_its_table_2():
+    options = budget_options("paper", "cifar-100")
+    assert [options[f"{stage}_epochs"] for stage in ("pretrain", "discover", "expand")] == [70, 20, 30]
+    assert budget_options("paper", "mnist")["subsample"] == 0.03
+    assert budget_options("quick", "fashion-mnist")["subsample"] == 0.05
+
+
+def test_the_papers_numbers_are_about_methods_and_sets_that_there_are():
+    assert all(method in METHODS and dataset in DATASETS for method, dataset in paper.PERFORMANCE)
+    best = {d: max(v[0] for (_, s), v in paper.PERFORMANCE.items() if s == d) for d in DATASETS[:4]}
+    assert {d: paper.PERFORMANCE["cd-knet-exp", d][0] for d in best} == best
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tabel3"], "Did you mean 'table3'"),
+        (["table3", "--datasets", "mnits"], "Did you mean 'mnist'"),
+        (["table3", "--methods", "cdknet"], "Did you mean 'cd-knet'"),
+        (["table3", "--budget", "fast"], "budget must be among quick, paper"),
+    ],
+)
+def test_what_is_misspelt_is_said(arguments, message, capsys):
+    assert main(["reproduce", *arguments]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_dry_run_lists_the_cells(capsys):
+    assert main(["reproduce", "table6", "--seeds", "1", "--dry-run"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert listed == [cell.key for cell in plan("table6", seeds=1)]
+
+
+# The runner
+
+
+def test_cells_are_run_once_and_kept(tmp_path):
+    cells = plan("table3", datasets=["digits"], methods=["k-means", "spectral"], seeds=1)
+    begun = []
+    lines = dict(run_cells(cells, tmp_path, tmp_path / "stages", begin=begun.append))
+    assert begun == [cell.key for cell in cells]
+    kept = read_results(tmp_path)
+    assert kept == {cell.key: line for cell, line in lines.items()}
+    again = list(run_cells(cells, tmp_path, tmp_path / "stages", begin=begun.append))
+    assert len(begun) == len(cells)
+    assert [line for _, line in again] == list(lines.values())
+    for line in lines.values():
+        assert line["test"]["purity"] >= line["test"]["acc"] > 0.85
+        assert line["seconds"] > 0
+        assert line["peak_memory_mb"] > 50
+        assert line["options"]["expansion"] == "none"
+
+
+def test_a_line_cut_short_costs_one_cell(tmp_path):
+    folder = tmp_path / "reproduce"
+    folder.mkdir()
+    (folder / "digits.jsonl").write_text(json.dumps({"key": "a"}) + "\n" + '{"key": "b", "te')
+    assert read_results(tmp_path).keys() == {"a"}
+
+
+@pytest.mark.slow
+def test_stages_are_shared_and_give_the_same_answer(tmp_path):
+    cells = plan("table3", datasets=["digits"], methods=["sscd-last", "sscd-exp"], seeds=1)
+    shared = [line for _, line in run_cells(cells, tmp_path / "a", tmp_path / "stages")]
+    alone = [line for _, line in run_cells(cells[1:], tmp_path / "b", tmp_path / "other")]
+    assert shared[1]["test"] == alone[0]["test"]
+    assert len(list((tmp_path / "stages" / "digits").glob("pretrain-*"))) == 1
+
+
+# The page
+
+
+def line(cell, acc, old=(0.9, 0.9)):
+    scores = {"acc": acc, "purity": min(acc + 0.01, 1), "nmi": acc, "ari": acc}
+    return {
+        "key": cell.key,
+        "cell": {"budget": cell.budget},
+        "options": dict(cell.options),
+        "test": scores,
+        "train": scores,
+        "train_before": scores,
+        "old_before": old[0],
+        "old_after": old[1],
+    }
+
+
+def lines_of(cells, score):
+    return {cell.key: line(cell, score(cell)) for cell in cells}
+
+
+def test_the_page_has_every_table_with_the_papers_numbers_and_bold_for_the_best():
+    lines = lines_of(plan("all", seeds=2), lambda c: 0.9 if c.method == "cd-knet-exp" else 0.5 + c.seed / 100)
+    text = page(lines)
+    for heading in ("Tables III and IV", "Table V", "Table VI", "The paper's claims", "below the paper"):
+        assert heading in text
+    row = next(r for r in text.splitlines() if r.startswith("| CD-KNet-Exp |"))
+    assert "**.900 ± .000**" in row
+    assert "0.945 (-0.035) below" in row  # purity .91 on MNIST against the paper's .945
+
+
+def test_a_claim_is_tested_over_the_seeds_that_both_sides_have():
+    claim = Claim("", ("cd-knet-exp", {}), ("sscd-exp", {}))
+    rng = np.random.default_rng(0)
+    better, worse = 0.7 + 0.05 * rng.random(5), 0.6 + 0.05 * rng.random(5)
+    lines = {}
+    for seed in range(5):
+        for method, values in (("cd-knet-exp", better), ("sscd-exp", worse)):
+            cell = Cell("mnist", method, seed)
+            lines[cell.key] = line(cell, values[seed])
+    extra = Cell("mnist", "cd-knet-exp", 7)
+    lines[extra.key] = line(extra, 0.1)  # no partner: left out
+    difference, p, n = paired(lines, "mnist", claim)
+    assert n == 5
+    assert difference == pytest.approx((better - worse).mean())
+    assert p == pytest.approx(ttest_rel(better, worse, alternative="greater").pvalue)
+    assert verdict(difference, p, n) == "held"
+
+
+def test_verdicts():
+    assert p_greater(np.array([0.1])) == 0.5
+    assert verdict(0.1, 0.5, 1) == "open (one seed)"
+    assert verdict(-0.1, 0.99, 5) == "reversed"
+    assert verdict(0.01, 0.2, 5) == "open, leaning to held"
+    assert spread([0.5]) == ".500"
+    assert spread([0.5, 0.6]) == ".550 ± .071"
+
+
+def test_the_committed_page_is_up_to_date():
+    """`cdknet reproduce page` writes it."""
+    committed = (ROOT / "docs" / "results.md").read_text()
+    pictures = [f"pictures/{name}.png" for name in ("fig3", "fig4", "fig5")]
+    shown = [name for name in pictures if f"]({name})" in committed]
+    assert committed == page(read_results(ROOT / "results"), shown)
+    assert all((ROOT / "docs" / name).is_file() for name in shown)
