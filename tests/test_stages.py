@@ -300,7 +300,9 @@ def test_a_graph_of_neighbours_finds_the_classes_too():
 
 def test_heads_and_U_enter_after_the_steps_on_views():
     history = History()
-    plus(history=history)  # 96 new samples, batches of 64: two steps an epoch
+    plus(
+        options={"spectral_weight": 0.3}, history=history
+    )  # 96 new samples in batches of 64: two steps an epoch
     assert [row["stage"] for row in history] == ["discover"] * 4
     assert ["heads" in row for row in history] == [False, False, True, True]
     assert ["hsic_U" in row for row in history] == [False, False, True, True]
@@ -310,7 +312,7 @@ def test_heads_and_U_enter_after_the_steps_on_views():
 
 def test_a_term_without_weight_is_not_there():
     history = History()
-    plus(options={"view_weight": 0.0, "spectral_weight": 0.0, "heads": 0}, history=history)
+    plus(options={"view_weight": 0.0, "heads": 0}, history=history)
     names = {name for row in history for name in row} - {"stage", "epoch", "seconds"}
     assert names == {"labels"}
 

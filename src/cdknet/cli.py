@@ -249,6 +249,73 @@ def discover(
 
 
 @app.command()
+@takes_options
+@reads_data
+def tune(
+    data: DataPath,
+    *,
+    out: Annotated[Path, typer.Option(help="The JSON to write: what was tried, chosen, and why.")],
+    new_classes: Annotated[
+        int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
+    ] = None,
+    folds: Annotated[int, typer.Option(help="How often old classes are hidden.", min=1, max=4)] = 3,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    force: Force = False,
+    as_json: Json = False,
+    reading: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    """Choose options for DATA by hiding some of its old classes. Interrupted, the same command goes on."""
+    _check_new_file(out, force)
+    samples, truth = _open(data, reading)
+    if new_classes is None:
+        if truth is None:
+            raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
+        new_classes = len(truth.new_classes)
+    from cdknet.estimator import ClassDiscovery, device_of
+    from cdknet.history import History
+    from cdknet.labels import encode_labels
+    from cdknet.progress import CtrlC
+    from cdknet.runs import replace_file
+    from cdknet.tune import tune as tune_options
+
+    params = ClassDiscovery(**options, n_new_classes=new_classes).checked_params()
+    labels, kept = encode_labels(samples.y, len(samples)), out.with_suffix(".jsonl")
+
+    def tell(done: int, total: int, name: str) -> None:
+        if name:
+            _say(f"{done} of {total}: {name}", quiet=as_json)
+
+    with CtrlC() as ctrl_c:
+        try:
+            report = tune_options(
+                samples.X,
+                labels.targets,
+                params,
+                folds=folds,
+                seed=seed,
+                device=device_of(device),
+                history=History([ctrl_c]),
+                kept=kept,
+                progress=tell,
+            )
+        except KeyboardInterrupt:
+            raise InterruptedRun(f"Finished fits are in {kept}. The same command goes on.") from None
+    names = labels.old_classes
+    report["hidden"] = [[str(names[c]) for c in hidden] for hidden in report["hidden"]]
+    replace_file(out, json.dumps(report, indent=1).encode())
+    kept.unlink(missing_ok=True)
+    if as_json:
+        _print_json(report)
+        return
+    from cdknet.tables import tuning_table
+
+    _console().print(tuning_table(report))
+    _console().print(report["why"], highlight=False)
+
+
+@app.command()
 @reads_data
 def predict(
     run: RunFolder,

@@ -34,6 +34,7 @@ from cdknet.stages.loop import Checkpoint, NoCheckpoint, Snapshot
 from cdknet.views import Views
 
 FOLDS = 2
+PACE = 0.25  # share of the steps that a rehearsal takes: all of them take about a quarter of the fit
 NEIGHBORS = 15
 MOST_VOTERS = 10_000  # samples among which neighbours are looked for
 EDGE = 1e-3  # raw confidences are kept this far from 0 and 1, where the logit has no value
@@ -178,6 +179,7 @@ def calibrate(
                     device=device,
                     seed=seed,
                     history=History([watcher], budget),
+                    pace=PACE,
                 )
             except (ValueError, FloatingPointError) as error:
                 return not_calibrated(f"hidden old classes could not be discovered: {error}")

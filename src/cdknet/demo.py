@@ -100,7 +100,7 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
 
 
 def with_paper(ours: Comparison, paper: Comparison) -> Comparison:
-    """Ours, with the lines of the paper's own objective above it, stage 1 among them, which we do not have."""
+    """Ours, with the lines of the paper's own objective above it, stage 1 among them: we have none."""
     return ours._replace(lines=[*paper.lines, *ours.lines[2:]], old_before=paper.old_before)
 
 

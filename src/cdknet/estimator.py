@@ -199,7 +199,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         X is (n, d), (n, h, w), (n, channels, h, w) or (n, 2, length) for I/Q; float or uint8; an array, a
         memory map or a tensor. Neither X nor y is changed.
         """
-        params = self._checked_params()
+        params = self.checked_params()
         self._refuse_truth(X, y)
         _check_feature_names(self, X, reset=True)
         X = check_X(X)
@@ -215,7 +215,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             "encoder": self.encoder,
             "clusterer": self.clusterer,
             "views": self.views if callable(self.views) else None,
-            "device": _device_of(self.device),
+            "device": device_of(self.device),
             "seed": seed,
             "history": history,
             "checkpoint": checkpoint,
@@ -286,7 +286,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         stages = [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
         return Budget(seconds, stages + ["calibrate"] * params["calibrate"])
 
-    def _checked_params(self) -> dict[str, Any]:
+    def checked_params(self) -> dict[str, Any]:
+        """Every parameter by name, if all of them hold what they must."""
         params: dict[str, Any] = self.get_params(deep=False)
         if callable(self.views):
             params["views"] = "auto"  # an option's value; the function itself goes its own way
@@ -302,7 +303,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             raise TypeError(
                 f"clusterer must have fit_predict or be a function. Got {type(self.clusterer).__name__}."
             )
-        _device_of(self.device)
+        device_of(self.device)
         return params
 
     def _check_problem(self, labels: Labels, n_new_classes: int) -> None:
@@ -454,7 +455,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         weights["pseudo_labels"] = self.pseudo_labels_
         return Run(
             config={
-                "options": {k: _plain(v) for k, v in self._checked_params().items() if k not in _UNSAVED},
+                "options": {k: _plain(v) for k, v in self.checked_params().items() if k not in _UNSAVED},
                 "blueprint": self.blueprint_._asdict(),
                 "classes": self.classes_.tolist(),
                 "n_features_in": self.n_features_in_,
@@ -559,7 +560,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             if len(voters) != len(votes) or not 0 <= int(votes.min()) <= int(votes.max()) < len(classes):
                 raise ValueError("The run must have a class for each voter. Got votes that do not fit.")
             readout = Neighbors(voters, votes, len(classes), new.neighbors)
-        network.to(_device_of(device)).eval()
+        network.to(device_of(device)).eval()
         new.model_, new.blueprint_ = Model(network, new.normalize_features, readout), blueprint
         new.classes_, new.n_new_classes_ = classes, blueprint.n_new_classes
         return new
@@ -588,7 +589,8 @@ def _seed_of(random_state: int | np.random.RandomState | None) -> int:
     )
 
 
-def _device_of(device: str) -> torch.device:
+def device_of(device: str) -> torch.device:
+    """The device of that name, if it is there; auto: a GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -168,7 +168,7 @@ class DiscoverOptions(Options):
         1.0, "CD-KNet+: gamma, how much views push features apart that crowd together", least=0
     )
     spectral_weight: float = option(
-        0.3, "CD-KNet+: weight of U, the spectral embedding of a graph of near neighbours", least=0
+        0.0, "CD-KNet+: weight of U, the spectral embedding of a graph of near neighbours", least=0
     )
     heads: int = option(4, "CD-KNet+: softmax heads that group the new samples and vote; 0: k-means", least=0)
     views: str = option(

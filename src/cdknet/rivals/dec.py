@@ -21,7 +21,9 @@ from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, 
 from cdknet.views import Views
 
 TOLERANCE = 0.001  # DEC stops when a smaller share of the samples changes its cluster in a round
-LENGTH = 1.0  # the length of Student's t, in root mean squared distances to the own centre at the start
+LENGTH = 0.3  # the length of Student's t, in root mean squared distances to the own centre at the start;
+# DEC has 1 in units of its codes, which is about this much of their spread in its plain setting
+SLOWER = 0.1  # learning rate of the clustering, as a share of that before it: .01 after .1 in DEC
 LEAST_STEPS = 25  # a small set is passed over several times in a round, for at least so many steps
 
 # The plain setting, on images.
@@ -68,13 +70,13 @@ def discover_dec(
     As the paper has it: the network comes from stage 1, and only unlabelled samples are clustered. Centres
     start from k-means. In each round (an epoch) the target P is made from all Q, then KL(P‖Q) falls by
     gradient steps on the network and the centres; no dropout, as in DEC. Ours: Adam, and Student's t has a
-    length of `LENGTH` measured once, since features on the unit sphere are all near in DEC's own unit.
+    length (`LENGTH`) measured once, since features on the unit sphere are all near in DEC's own unit.
     """
     k = wanted_classes(options)
     network = copy.deepcopy(network)
     centers = nn.Parameter(torch.zeros(k, network.penultimate.out_features, device=network.device))
     network.register_parameter("rival_centers", centers)  # so that it is kept with the weights
-    rate = options.discover_learning_rate or learning_rate
+    rate = options.discover_learning_rate or SLOWER * learning_rate
     optimizer = torch.optim.Adam(network.trainable(), lr=rate)
     loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
     rows = problem.new_rows
@@ -130,14 +132,6 @@ def discover_dec(
 # The plain setting of its paper: images without any label, a stacked denoising autoencoder.
 
 
-class Encoder(Network):
-    """A network whose features are as the last layer gives them, negative ones too."""
-
-    def features(self, x: Tensor) -> Tensor:  # (n, d)
-        z: Tensor = self.penultimate(self.trunk(self.intake(x)).flatten(1))
-        return z
-
-
 def plain_dec(
     X: NDArray[Any],  # (n, ...)
     n_clusters: int,
@@ -175,7 +169,7 @@ def learn_autoencoder(
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
-) -> Encoder:
+) -> Network:
     """The encoder of a stacked denoising autoencoder, section 3.2 of DEC: d-500-500-2000-10 and back.
 
     Each layer first learns alone to give back its input, a fifth of which is dropped, then all of them
@@ -191,7 +185,7 @@ def learn_autoencoder(
         sample = inputs.take(torch.arange(min(len(inputs), 10_000)))
         scale = sample.square().mean().sqrt().clamp_min(1e-6).reshape(1)  # ‖x‖² / d near 1, as in DEC
         intake = Intake(torch.zeros(1), scale, add_channel=False)
-        network = Encoder(intake, trunk, encoder[-1], 0.0, nn.Linear(LAYERS[-1], 1))
+        network = Network(intake, trunk, encoder[-1], 0.0, nn.Linear(LAYERS[-1], 1), rectified=False)
     network.add_module("rival_decoder", nn.ModuleList(decoder))
     optimizer = torch.optim.Adam(network.trainable(), lr=learning_rate)
     loop = Loop("autoencode", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)

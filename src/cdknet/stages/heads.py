@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from cdknet.networks import unit_length
-from cdknet.stages.discover import cluster
+from cdknet.stages.discover import class_means, cluster
 
 TEMPERATURE = 0.1  # logits are cosines divided by this
 SHARPNESS = 0.05  # of the balanced targets
@@ -33,6 +33,21 @@ class Heads(nn.Module):
 
     def new_logits(self, z: Tensor) -> list[Tensor]:
         return [z @ unit_length(directions).T / TEMPERATURE for directions in self.new]
+
+
+def start_heads(heads: Heads, z: Tensor, generator: torch.Generator, most: int = 5000) -> None:
+    """Let each head begin with the centres of a k-means of its own on some of the rows of z.
+
+    From random directions a head can settle in a cut across two classes that it never leaves.
+    """
+    for directions in heads.new:
+        rows = torch.randperm(len(z), generator=generator)[:most]
+        seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
+        k = len(directions)
+        if len(rows) >= k:
+            labels = cluster(z[rows], k, restarts=3, seed=seed)
+            with torch.no_grad():
+                directions.copy_(unit_length(class_means(z[rows], labels, k)))
 
 
 def balanced_targets(logits: Tensor, rounds: int = 3) -> Tensor:

@@ -25,7 +25,7 @@ from cdknet.stages.discover import (
     view_function,
     wanted_classes,
 )
-from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses
+from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses, start_heads
 from cdknet.stages.loop import Checkpoint, Loop, Problem, derive_seed, seeded
 from cdknet.views import Views
 
@@ -49,12 +49,12 @@ def discover_plus(
 ) -> Discovery:
     """Stages 1 and 2 of CD-KNet+ in one: the old labels and the samples themselves, learned together.
 
-    maximise  HSIC(Z, U) + mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads)
+    maximise  mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads) + nu HSIC(Z, U)
 
     over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
-    old labels and the identity of a sample across its views; then, for `head_steps` steps, also U (from a
-    graph of near neighbours among new samples, made afresh each epoch) and the balanced answers of heads
-    (`heads`). The pseudo-labels are the consensus of the heads.
+    old labels and the identity of a sample across its views; then, for `head_steps` steps, also the balanced
+    answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a graph of near neighbours among
+    new samples, made afresh each epoch). The pseudo-labels are the consensus of the heads.
 
     It starts from a network that has not seen the old classes alone: one that has no longer sees what sets
     new ones apart. The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that draws each old
@@ -95,6 +95,10 @@ def discover_plus(
     def epoch(generator: torch.Generator) -> dict[str, Any]:
         grouping = loop.share(limit) >= first / limit
         loop.facts["grouped"] = grouping
+        if grouping and not loop.facts.get("begun"):
+            z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
+            start_heads(heads, z, generator)
+            loop.facts["begun"] = True
         if grouping and options.spectral_weight > 0:
             loop.tensors["U"] = graph_step()
         network.train()

@@ -1,0 +1,88 @@
+"""Choosing without peeking: what is tried, what is kept, and that the search can be taken up again."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from cdknet import ClassDiscovery
+from cdknet.cli import main
+from cdknet.history import History
+from cdknet.rehearsal import NoRehearsal, Rehearsal
+from cdknet.tune import CANDIDATES, choose, tune
+
+from contracts import blob_problem
+
+X, Y, TRUTH = blob_problem(n=160, n_old=5, n_new=2)
+PARAMS = ClassDiscovery(n_new_classes=2).get_params()
+
+
+@pytest.fixture
+def fits(monkeypatch):
+    """A stand-in for the fits: the lower the label weight, the more is right. It lists what was asked."""
+    asked = []
+
+    def rehearse(X, targets, fold, params, **rest):
+        asked.append((params["label_weight"], params["method"], fold.number))
+        truth = np.arange(100) % 2
+        wrong = int(params["label_weight"]) + 3 * (params["method"] == "cd-knet")
+        return Rehearsal(truth, np.where(np.arange(100) < wrong, 1 - truth, truth), torch.zeros(100, 2))
+
+    monkeypatch.setattr("cdknet.tune.rehearse", rehearse)
+    return asked
+
+
+def run(**changes):
+    parts = {"folds": 2, "device": torch.device("cpu"), "history": History(), **changes}
+    return tune(X, Y.astype(np.int64), PARAMS, **parts)
+
+
+def test_every_candidate_is_tried_on_every_fold_and_the_best_is_kept(fits):
+    report = run()
+    assert len(fits) == 2 * len(CANDIDATES)
+    assert report["chosen"] == "images alone"
+    assert report["options"] == {"label_weight": 0.0}
+    assert report["alike"] == pytest.approx({"with_labels": 0.9, "images_alone": 1.0, "gain": -0.1})
+    assert "'images alone' has a score of 1.000, the options as given 0.900" in report["why"]
+    assert json.loads(json.dumps(report)) == report
+
+
+def test_ties_go_to_the_options_as_given_and_steadiness_counts():
+    candidates = {"as given": {}, "other": {"heads": 0}, "unsteady": {"heads": 1}}
+    report = choose({"as given": [0.8, 0.8], "other": [0.8, 0.8], "unsteady": [1.0, 0.62]}, candidates)
+    assert report["chosen"] == "as given"
+    assert report["tried"][2]["score"] == pytest.approx(0.81 - 0.19 / 2)
+    assert choose({"as given": [0.8], "other": [0.9]}, candidates)["options"] == {"heads": 0}
+
+
+def test_finished_fits_are_not_done_again(fits, tmp_path):
+    first = run(kept=tmp_path / "fits.jsonl")
+    lines = (tmp_path / "fits.jsonl").read_text().splitlines()
+    (tmp_path / "fits.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:9]]))  # torn by a crash
+    fits.clear()
+    assert run(kept=tmp_path / "fits.jsonl") == first
+    assert len(fits) == 1
+    fits.clear()
+    run(kept=tmp_path / "other.jsonl", seed=1)
+    assert len(fits) == 2 * len(CANDIDATES)
+
+
+def test_too_few_old_classes_are_named(fits):
+    with pytest.raises(NoRehearsal, match="4 old classes"):
+        tune(X, Y % 2, PARAMS, folds=2, device=torch.device("cpu"), history=History())
+
+
+def test_the_command_line_writes_the_report_and_prints_a_table(fits, tmp_path, capsys):
+    np.savez(tmp_path / "data.npz", X=X, y=Y)
+    out = tmp_path / "tuned.json"
+    command = ["tune", str(tmp_path / "data.npz"), "--new-classes", "2", "--folds", "2", "--out", str(out)]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "images alone" in shown
+    assert "score" in shown
+    report = json.loads(out.read_text())
+    assert report["chosen"] == "images alone"
+    assert not out.with_suffix(".jsonl").exists()
+    assert main(command) == 2
+    assert "must not exist yet" in capsys.readouterr().err
