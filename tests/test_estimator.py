@@ -17,14 +17,15 @@ from cdknet.data.openworld import hide_classes
 from cdknet.labels import encode_labels, new_names
 from cdknet.metrics import clustering_accuracy, new_class_scores
 from cdknet.options import ALL_OPTIONS
+from cdknet.reproduce.plan import METHODS
 
 from contracts import blob_problem
 
 X, Y, TRUTH = blob_problem()
 QUICK = {
     "n_new_classes": 2,
+    "method": "cd-knet",
     "expand_steps": 80,
-    "view_steps": 5,
     "pretrain_epochs": 8,
     "discover_epochs": 6,
     "expand_epochs": 8,
@@ -166,6 +167,45 @@ def test_every_expansion_predicts_old_and_new(expansion):
     np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_keeps_one_contract(method, tmp_path):
+    """The rows of the paper's tables, ours and rivals: fit, labels_, predict, history_, save and load."""
+    short = {**QUICK, "discover_epochs": 3, "view_steps": 30, "head_steps": 30, "min_subsample": 100}
+    model = ClassDiscovery(**{**short, **METHODS[method]}).fit(X, Y)
+    assert model.labels_.shape == (len(X),)
+    np.testing.assert_array_equal(model.labels_[Y >= 0], Y[Y >= 0])
+    assert set(model.labels_[Y < 0]) <= set(model.classes_[3:])
+    assert len(model.classes_) == 5
+    assert model.predict(X[:7]).shape == (7,)
+    assert model.predict_proba(X).shape == (len(X), 5)
+    assert all({"stage", "epoch", "seconds"} <= row.keys() for row in model.history_)
+    loaded = ClassDiscovery.load(model.save(tmp_path / "run"))
+    np.testing.assert_allclose(loaded.predict_proba(X), model.predict_proba(X), atol=1e-6)
+    np.testing.assert_array_equal(loaded.labels_, model.labels_)
+    again = ClassDiscovery(**{**short, **METHODS[method]}).fit(X, Y)
+    np.testing.assert_array_equal(again.labels_, model.labels_)
+
+
+def test_samples_as_they_are_and_on_their_main_axes():
+    from sklearn.decomposition import PCA
+
+    bare = {**QUICK, **METHODS["k-means"]}
+    np.testing.assert_array_equal(ClassDiscovery(**bare).fit(X, Y).transform(X), X)
+    axes = ClassDiscovery(**{**bare, "network": "pca", "feature_size": 2}).fit(X, Y).transform(X)
+    np.testing.assert_allclose(np.abs(axes), np.abs(PCA(2).fit_transform(X)), atol=1e-3)
+
+
+def test_a_stage_that_two_fits_share_is_trained_once(tmp_path):
+    first = ClassDiscovery(**QUICK, stage_cache=tmp_path).fit(X, Y)
+    second = ClassDiscovery(**{**QUICK, "expansion": "last"}, stage_cache=tmp_path).fit(X, Y)
+    alone = ClassDiscovery(**{**QUICK, "expansion": "last"}).fit(X, Y)
+    np.testing.assert_array_equal(second.predict_proba(X), alone.predict_proba(X))
+    learned = [[r for r in m.history_ if r["stage"] != "expand"] for m in (first, second)]
+    assert learned[0] == learned[1]  # to the second it took
+    ClassDiscovery(**{**QUICK, "label_weight": 1.0}, stage_cache=tmp_path).fit(X, Y)
+    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["discover"] * 2 + ["pretrain"]
+
+
 class OwnEncoder(nn.Module):
     """A user's network: any module from a batch to rows."""
 
@@ -209,6 +249,10 @@ def test_precomputed_embeddings_are_an_ordinary_input():
     model = ClassDiscovery(**{**QUICK, "n_new_classes": 3}).fit(Z, np.where(y < 3, y, -1))
     assert model.blueprint_.architecture == "mlp"
     assert clustering_accuracy(y, model.labels_) > 0.9
+    quick = {**QUICK, "n_new_classes": 3, "method": "cd-knet+", "view_steps": 60, "head_steps": 40}
+    model = ClassDiscovery(**quick).fit(Z, np.where(y < 3, y, -1))
+    assert model.blueprint_.architecture == "small"
+    assert clustering_accuracy(y, model.labels_) > 0.9
 
 
 def test_it_can_be_cloned_set_and_put_into_a_pipeline():
@@ -227,7 +271,8 @@ def test_views_of_the_users_own_are_used_and_do_not_stop_saving(tmp_path):
         seen.append(len(x))
         return x
 
-    model = ClassDiscovery(**QUICK, views=own).fit(X, Y)
+    plus = {**QUICK, "method": "cd-knet+", "view_steps": 5, "head_steps": 5}
+    model = ClassDiscovery(**plus, views=own).fit(X, Y)
     assert seen
     assert ClassDiscovery.load(model.save(tmp_path / "run")).views == "auto"
 

@@ -345,17 +345,12 @@ def digits_0_to_2():
     return (digits.images[few] * (255 / 16)).astype(np.uint8), digits.target[few]
 
 
-def test_plain_dec_finds_digits_without_labels():
+def test_plain_dec_finds_digits_without_labels(monkeypatch):
+    """k-means on the pixels gets .92 of them right."""
+    monkeypatch.setattr("cdknet.rivals.dec.LAYERS", (100, 100, 400, 10))  # a fifth of DEC's, for speed
     X, y = digits_0_to_2()
-    options = DiscoverOptions(
-        n_new_classes=3,
-        normalize_features=False,
-        discover_epochs=5,
-        discover_batch_size=256,
-        kmeans_restarts=2,
-    )
-    found = plain_dec(X, 3, layer_epochs=5, autoencoder_epochs=25, options=options).pseudo_labels
-    assert clustering_accuracy(y, found.numpy()) > 0.9
+    found = plain_dec(X, 3, layer_epochs=3, autoencoder_epochs=25, epochs=10, batch_size=64).pseudo_labels
+    assert clustering_accuracy(y, found.numpy()) > 0.93
 
 
 def test_the_codes_of_the_autoencoder_may_be_negative_and_its_loss_falls():

@@ -137,26 +137,32 @@ def plain_dec(
     n_clusters: int,
     *,
     layer_epochs: int = 10,
-    autoencoder_epochs: int = 30,
-    options: DiscoverOptions | None = None,
+    autoencoder_epochs: int = 60,
+    epochs: int = 40,
+    batch_size: int = 256,
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Discovery:
     """DEC as its paper runs it, without labels: an autoencoder, then `discover_dec` on its codes."""
-    encoder = learn_autoencoder(
-        X, layer_epochs, autoencoder_epochs, seed=seed, history=history, checkpoint=checkpoint
+    network = learn_autoencoder(
+        X,
+        layer_epochs,
+        autoencoder_epochs,
+        batch_size=batch_size,
+        seed=seed,
+        history=history,
+        checkpoint=checkpoint,
     )
-    if options is None:
-        options = DiscoverOptions(
-            n_new_classes=n_clusters,
-            normalize_features=False,
-            discover_batch_size=256,
-            kmeans_restarts=20,
-            discover_epochs=40,
-        )
+    options = DiscoverOptions(
+        n_new_classes=n_clusters,
+        normalize_features=False,
+        discover_epochs=epochs,
+        discover_batch_size=batch_size,
+        kmeans_restarts=20,
+    )
     problem = Problem.from_arrays(X, np.full(len(X), -1))
-    return discover_dec(encoder, problem, options, seed=seed, history=history, checkpoint=checkpoint)
+    return discover_dec(network, problem, options, seed=seed, history=history, checkpoint=checkpoint)
 
 
 def learn_autoencoder(

@@ -7,7 +7,10 @@ Fini et al. 2021).
 
 from __future__ import annotations
 
+import warnings
+
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from cdknet.networks import unit_length
@@ -45,7 +48,9 @@ def start_heads(heads: Heads, z: Tensor, generator: torch.Generator, most: int =
         seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
         k = len(directions)
         if len(rows) >= k:
-            labels = cluster(z[rows], k, restarts=3, seed=seed)
+            with warnings.catch_warnings():  # of fewer places than classes: heads will tell
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                labels = cluster(z[rows], k, restarts=3, seed=seed)
             with torch.no_grad():
                 directions.copy_(unit_length(class_means(z[rows], labels, k)))
 
