@@ -19,7 +19,7 @@ from cdknet.metrics import Scores
 from choose_defaults import CANDIDATES, STEPS, current_cells, folds
 
 ROOT = Path(__file__).parent.parent
-SEEDS = 5
+SEEDS = 2
 
 
 def number(values: Sequence[float]) -> str:

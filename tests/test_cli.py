@@ -225,27 +225,32 @@ def result(out: Path) -> dict[str, bytes]:
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     np.savez(folder / "data.npz", X=X, y=Y)
-    process = start(folder / "data.npz", folder / "run")
-    stderr = process.communicate()[1]
-    assert process.returncode == 0, stderr
-    return folder / "data.npz", result(folder / "run")
+    runs = {}
+    for method in ("cd-knet", "cd-knet+"):
+        process = start(folder / "data.npz", folder / method, "--method", method)
+        stderr = process.communicate()[1]
+        assert process.returncode == 0, stderr
+        runs[method] = result(folder / method)
+    return folder / "data.npz", runs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stage", "how"),
+    ("method", "stage", "how"),
     [
-        ("pretrain", signal.SIGKILL),
-        ("views", signal.SIGKILL),
-        ("discover", signal.SIGKILL),
-        ("expand", signal.SIGKILL),
-        ("discover", signal.SIGINT),
+        ("cd-knet", "pretrain", signal.SIGKILL),
+        ("cd-knet", "discover", signal.SIGKILL),
+        ("cd-knet+", "discover", signal.SIGKILL),
+        ("cd-knet+", "expand", signal.SIGKILL),
+        ("cd-knet+", "discover", signal.SIGINT),
     ],
 )
-def test_a_run_killed_in_any_stage_resumes_to_the_same_result(stage, how, tmp_path, uninterrupted, capsys):
-    npz, whole = uninterrupted
+def test_a_run_killed_in_any_stage_resumes_to_the_same_result(
+    method, stage, how, tmp_path, uninterrupted, capsys
+):
+    npz, whole = uninterrupted[0], uninterrupted[1][method]
     out = tmp_path / "run"
-    process = start(npz, out)
+    process = start(npz, out, "--method", method)
     checkpoint = tmp_path / "run.partial" / f"{stage}.safetensors"
     deadline = time.monotonic() + 120
     while not checkpoint.exists():
@@ -261,7 +266,7 @@ def test_a_run_killed_in_any_stage_resumes_to_the_same_result(stage, how, tmp_pa
         assert "Traceback" not in stderr
     assert main(arguments(npz, out)) == 2
     assert "Say --resume to go on" in complaint(capsys)
-    resumed = start(npz, out, "--resume")
+    resumed = start(npz, out, "--method", method, "--resume")
     stderr = resumed.communicate()[1]
     assert resumed.returncode == 0, stderr
     for name, (ours, theirs) in {name: (result(out)[name], whole[name]) for name in whole}.items():

@@ -11,7 +11,18 @@ from PIL import Image
 from cdknet import data
 from cdknet.cli import main
 
-FEW = ["--pretrain-epochs", "2", "--view-steps", "5", "--discover-epochs", "2", "--expand-steps", "20"]
+FEW = [
+    "--method",
+    "cd-knet",
+    "--pretrain-epochs",
+    "2",
+    "--view-steps",
+    "5",
+    "--discover-epochs",
+    "2",
+    "--expand-steps",
+    "20",
+]
 FEW += ["--expand-epochs", "1", "--network", "mlp", "--no-calibrate"]
 KINDS = ("npz", "npy", "csv", "parquet", "text", "idx", "idx.gz", "png folder")
 
