@@ -127,7 +127,7 @@ def demo(
     as_json: Json = False,
     force: Force = False,
 ) -> None:
-    """Digits 0-4 are known, 5-9 are not: find them, and compare with simpler methods. Half a minute."""
+    """Digits 0-4 are known, 5-9 are not: find them, and compare with simpler methods. A minute or two."""
     from cdknet.demo import compare, digits_problem, fit_digits, with_paper
     from cdknet.progress import Bars
     from cdknet.runs import check_target
