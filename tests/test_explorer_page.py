@@ -400,6 +400,7 @@ def test_from_the_first_look_to_a_classifier_that_knows_the_names(
     with page.expect_download() as download:
         page.locator("dialog[open] a", has_text="CSV").click()
     download.value.save_as(tmp_path / "labels.csv")
+    page.locator("dialog[open]").wait_for(state="detached")  # keys are for the page again
     with (tmp_path / "labels.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 800
