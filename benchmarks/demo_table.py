@@ -38,7 +38,7 @@ def scores_table(comparisons: Sequence[Comparison], part: str) -> list[str]:
 
 def study_table() -> list[str]:
     path = ROOT / "results" / "choose_defaults.jsonl"
-    cells = current_cells([json.loads(line) for line in path.read_text().splitlines()])
+    cells = current_cells("digits", [json.loads(line) for line in path.read_text().splitlines()])
     rows = ["| setting | " + " | ".join(STEPS) + " | worst fold | old before | old after |", "|---" * 8 + "|"]
     for name in CANDIDATES:
         mine = [cell for cell in cells if cell["candidate"] == name]

@@ -253,6 +253,22 @@ def test_the_page_can_start_a_refinement_and_watch_it(run, tmp_path):
     assert "three" in ClassDiscovery.load(tmp_path / "run2").classes_
 
 
+@pytest.mark.slow
+def test_the_page_can_refine_a_run_whose_samples_were_named_again(model, tmp_path):
+    import time
+
+    from cdknet.explorer.refining import Refining
+
+    refining = Refining(model.save(tmp_path / "bare", samples=False), X)
+    refining.start("run2")
+    deadline = time.monotonic() + 120
+    while (status := refining.status())["state"] == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert status["state"] == "done", status["error"]
+    np.testing.assert_array_equal(np.load(tmp_path / "run2" / "samples.npy"), X)
+
+
 # Out
 
 

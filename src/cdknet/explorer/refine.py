@@ -289,9 +289,11 @@ class _Lines:
 
 
 def main(arguments: Sequence[str]) -> int:
-    run, out = arguments
+    """RUN OUT [SAMPLES.npy]: what the explorer starts for its button."""
+    run, out, *samples = arguments
     try:
-        refine(run, out, watchers=[_Lines()])
+        given = np.load(samples[0], mmap_mode="r", allow_pickle=False) if samples else None
+        refine(run, out, samples=given, watchers=[_Lines()])
     except (ValueError, OSError, FloatingPointError, MemoryError) as error:
         sys.stderr.write(" ".join(str(error).split()) + "\n")
         return 2

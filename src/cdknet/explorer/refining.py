@@ -9,7 +9,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cdknet.explorer.review import ReviewError
 
@@ -17,10 +21,13 @@ PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 class Refining:
-    """At most one refinement at a time, of one run, into a new folder beside it."""
+    """At most one refinement at a time, of one run, into a new folder beside it.
 
-    def __init__(self, run: Path) -> None:
-        self.run = run.resolve()
+    `samples` are those of a run that does not hold its own.
+    """
+
+    def __init__(self, run: Path, samples: NDArray[Any] | None = None) -> None:
+        self.run, self.samples = run.resolve(), samples
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._status: dict[str, Any] = {
@@ -60,16 +67,21 @@ class Refining:
                 "out": out,
                 "error": None,
             }
+            handed = TemporaryDirectory(prefix="cdknet-")  # only this user can read it
+            arguments = [str(self.run), str(target)]
+            if self.samples is not None:
+                arguments.append(str(Path(handed.name) / "samples.npy"))
+                np.save(arguments[-1], self.samples, allow_pickle=False)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "cdknet.explorer.refine", str(self.run), str(target)],
+                [sys.executable, "-m", "cdknet.explorer.refine", *arguments],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 stdin=subprocess.DEVNULL,
                 text=True,
             )
-        threading.Thread(target=self._follow, args=(self._process,), daemon=True).start()
+        threading.Thread(target=self._follow, args=(self._process, handed), daemon=True).start()
 
-    def _follow(self, process: subprocess.Popen[str]) -> None:
+    def _follow(self, process: subprocess.Popen[str], handed: TemporaryDirectory[str]) -> None:
         began: tuple[str, float, float] | None = None  # stage, when, share at that moment
         assert process.stdout is not None
         assert process.stderr is not None
@@ -90,6 +102,9 @@ class Refining:
             self._set(stage=stage, share=round(share, 3), seconds_left=None if left is None else round(left))
         code = process.wait()
         reader.join(timeout=5)
+        process.stdout.close()
+        process.stderr.close()
+        handed.cleanup()
         if code == 0:
             self._set(state="done", share=1.0, seconds_left=0)
         else:

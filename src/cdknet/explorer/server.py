@@ -319,7 +319,8 @@ def make_app(session: Session) -> FastAPI:
         responses=PROBLEMS,
     )
     app.state.closing = asyncio.Event()
-    app.state.refining = refining = Refining(session.run.folder)
+    held = (session.run.folder / "samples.npy").exists()  # else they were named again with --data
+    app.state.refining = refining = Refining(session.run.folder, None if held else session.run.samples)
     tag = session.run.digest[:16]
     _say_errors_in_json(app)
 

@@ -121,7 +121,7 @@ def discover_plus(
                 crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one
                 terms["views"] = mu * (identity_dependence(K) - gamma * crowding)
             targets = problem.old_targets[chosen].to(device)
-            if lam > 0 and not grouping:
+            if lam > 0 and not (grouping and options.heads > 0):  # else the heads see to the labels
                 terms["labels"] = -lam * nn.functional.cross_entropy(heads.old_logits(z_old), targets)
             if grouping and options.spectral_weight > 0:
                 part = next(in_graph)
