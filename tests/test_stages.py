@@ -11,9 +11,19 @@ from cdknet.networks import build_network, embed
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
 from cdknet.stages import discover, expand, pretrain
 from cdknet.stages.discover import class_means, cluster
-from cdknet.stages.heads import Heads, balanced_targets, consensus, head_losses, swapped_loss
+from cdknet.stages.heads import (
+    EVENNESS,
+    SHARPNESS,
+    TEMPERATURE,
+    Heads,
+    balanced_targets,
+    consensus,
+    distilled_loss,
+    head_losses,
+    swapped_loss,
+)
 from cdknet.stages.loop import batches, derive_seed, seeded, stratified
-from cdknet.stages.plus import discover_plus, one_cycle
+from cdknet.stages.plus import contrastive_loss, discover_plus, one_cycle
 
 from contracts import MemoryCheckpoint, blobs_for_stages
 
@@ -335,6 +345,25 @@ def test_plus_finds_the_classes():
     assert not hasattr(result.network, "heads")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"readout": "k-means"},
+        {"readout": "spectral"},
+        {"head_targets": "sharpened"},
+        {"view_term": "contrast"},
+        {"heads": 0},
+        {"view_weight": 0.0},
+    ],
+    ids=str,
+)
+def test_plus_finds_the_classes_in_other_ways_too(options):
+    found = plus(options={"view_steps": 60, "head_steps": 60, **options})
+    truth = TRUTH[PROBLEM.new_rows.numpy()]
+    assert clustering_accuracy(truth, found.pseudo_labels.numpy()) > 0.95
+    assert found.votes == (options.get("readout") == "spectral")
+
+
 def test_the_network_that_plus_leaves_knows_the_old_classes():
     result = plus(options={"view_steps": 60, "head_steps": 20})
     logits = embed(result.network, PROBLEM.inputs, PROBLEM.old_rows, normalize=False).logits
@@ -380,6 +409,36 @@ def test_swapped_loss_is_cross_entropy_of_one_view_against_the_other():
     first, second = balanced_targets(new[:4]), balanced_targets(new[4:])
     by_hand = [-(first[i] * answers[4 + i]).sum() - (second[i] * answers[i]).sum() for i in range(4)]
     torch.testing.assert_close(swapped_loss(old, new), torch.stack(by_hand).mean() / 2)
+
+
+def test_distilled_loss_is_the_swapped_answer_less_the_entropy_of_the_mean():
+    generator = torch.Generator().manual_seed(0)
+    old, new = (torch.randn(8, k, generator=generator) for k in (3, 2))
+    logits = torch.cat([old, new], dim=1)
+    p, q = logits.softmax(dim=1), (logits * TEMPERATURE / SHARPNESS).softmax(dim=1)
+    swapped = [-(q[i] * p[(i + 4) % 8].log()).sum() for i in range(8)]
+    mean = p.mean(dim=0)
+    by_hand = torch.stack(swapped).mean() + EVENNESS * (mean * mean.log()).sum()
+    torch.testing.assert_close(distilled_loss(old, new), by_hand)
+
+
+def test_distilled_loss_is_lowest_for_sure_even_and_steady_answers():
+    sure = torch.eye(2).repeat(4, 1) * 100  # samples 0, 1, 0, 1 in two views
+    none = torch.full((8, 1), -100.0)
+    best = distilled_loss(none, sure)
+    assert float(best) == pytest.approx(-EVENNESS * np.log(2), abs=1e-4)
+    one_class = torch.tensor([[100.0, 0.0]]).repeat(8, 1)
+    assert distilled_loss(none, one_class) > best
+    assert distilled_loss(none, torch.zeros(8, 2)) > best
+
+
+def test_contrastive_loss_asks_for_the_other_view():
+    z = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
+    by_hand = []
+    for i in range(6):
+        others = torch.tensor([float(z[i] @ z[j]) / 0.5 for j in range(6) if j != i])
+        by_hand.append(others.logsumexp(0) - z[i] @ z[(i + 3) % 6] / 0.5)
+    torch.testing.assert_close(contrastive_loss(z), torch.stack(by_hand).mean())
 
 
 def test_heads_learn_and_agree_whatever_they_call_a_class():

@@ -115,7 +115,10 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         view_weight: float = DiscoverOptions.view_weight,
         collapse_weight: float = DiscoverOptions.collapse_weight,
         spectral_weight: float = DiscoverOptions.spectral_weight,
+        view_term: str = DiscoverOptions.view_term,
         heads: int = DiscoverOptions.heads,
+        head_targets: str = DiscoverOptions.head_targets,
+        readout: str = DiscoverOptions.readout,
         views: str | Views = DiscoverOptions.views,
         view_steps: int = DiscoverOptions.view_steps,
         head_steps: int = DiscoverOptions.head_steps,
@@ -164,7 +167,10 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.view_weight = view_weight
         self.collapse_weight = collapse_weight
         self.spectral_weight = spectral_weight
+        self.view_term = view_term
         self.heads = heads
+        self.head_targets = head_targets
+        self.readout = readout
         self.views = views
         self.view_steps = view_steps
         self.head_steps = head_steps

@@ -170,7 +170,24 @@ class DiscoverOptions(Options):
     spectral_weight: float = option(
         0.0, "CD-KNet+: weight of U, the spectral embedding of a graph of near neighbours", least=0
     )
-    heads: int = option(4, "CD-KNet+: softmax heads that group the new samples and vote; 0: k-means", least=0)
+    view_term: str = option(
+        "hsic",
+        "CD-KNet+: what draws views of a sample together; hsic, or contrast with the others (SimCLR)",
+        choices=("hsic", "contrast"),
+    )
+    heads: int = option(4, "CD-KNet+: softmax heads that group the new samples; 0: none", least=0)
+    head_targets: str = option(
+        "balanced",
+        "CD-KNet+: what a head learns of a view: its answer to another one, balanced over the classes (UNO) "
+        "or sharpened, with a reward for even use of the classes (SimGCD)",
+        choices=("balanced", "sharpened"),
+    )
+    readout: str = option(
+        "heads",
+        "CD-KNet+: where clusters come from: what the heads agree on, k-means on the features, or spectral "
+        "clustering of them with a vote of neighbours",
+        choices=("heads", "k-means", "spectral"),
+    )
     views: str = option(
         "auto",
         "CD-KNet+: how a view differs from the sample; auto picks by the shape of a sample",

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from cdknet.history import History
-from cdknet.networks import Network, embed, unit_length
+from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
-from cdknet.readout import MOST_VOTERS, Neighbors
-from cdknet.spectral import neighbor_embedding
-from cdknet.stages.discover import Clusterer, Discovery, class_means, cluster, wanted_classes
-from cdknet.stages.loop import Checkpoint, Problem, derive_seed
+from cdknet.stages.discover import Clusterer, Discovery, class_means, spectral_labels, wanted_classes
+from cdknet.stages.loop import Checkpoint, Problem
 from cdknet.views import Views
 
 
@@ -26,18 +22,10 @@ def spectral_clustering(
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Discovery:
-    """k-means on the rows of U, U the top eigenvectors of a neighbour graph of f(X_u). No learning.
-
-    A graph of at most `MOST_VOTERS` samples; the others are labelled by a vote of their neighbours in it.
-    """
+    """`spectral_labels` of f(X_u). No learning."""
     m_u = wanted_classes(options)
     z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
-    draw = torch.Generator().manual_seed(derive_seed(seed, "graph"))
-    rows = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
-    U = neighbor_embedding(z[rows], min(m_u, len(rows) - 1), neighbors=options.neighbors).vectors
-    found = cluster(unit_length(U), m_u, clusterer, restarts=options.kmeans_restarts, seed=seed)
-    labels = found
-    if len(rows) < len(z):
-        labels = Neighbors(z[rows], found, m_u, options.neighbors).logits(z).argmax(dim=1)
-        labels[rows] = found
+    labels = spectral_labels(
+        z, m_u, clusterer, neighbors=options.neighbors, restarts=options.kmeans_restarts, seed=seed
+    )
     return Discovery(network, labels, class_means(z, labels, m_u), votes=True)

@@ -16,6 +16,7 @@ from cdknet.history import History
 from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized
 from cdknet.networks import Network, embed, unit_length
 from cdknet.options import DiscoverOptions
+from cdknet.readout import MOST_VOTERS, Neighbors
 from cdknet.spectral import median_distance, neighbor_embedding, spectral_embedding, subspace_turn
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
 from cdknet.views import VIEWS, Views, check_views, choose_views
@@ -212,6 +213,30 @@ def cluster(
             f"Got {labels.min()} ... {labels.max()}."
         )
     return torch.from_numpy(labels.astype(np.int64))
+
+
+def spectral_labels(
+    z: Tensor,
+    n_clusters: int,
+    clusterer: Clusterer | None = None,
+    *,
+    neighbors: int = 15,
+    restarts: int = 10,
+    seed: int = 0,
+) -> Tensor:
+    """Labels of the rows of z: k-means on the rows of U, U the top eigenvectors of a neighbour graph of z.
+
+    A graph of at most `MOST_VOTERS` samples; the others are labelled by a vote of their neighbours in it.
+    """
+    draw = torch.Generator().manual_seed(derive_seed(seed, "graph"))
+    rows = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
+    U = neighbor_embedding(z[rows], min(n_clusters, len(rows) - 1), neighbors=neighbors).vectors
+    found = cluster(unit_length(U), n_clusters, clusterer, restarts=restarts, seed=seed)
+    if len(rows) == len(z):
+        return found
+    labels = Neighbors(z[rows], found, n_clusters, neighbors).logits(z).argmax(dim=1)
+    labels[rows] = found
+    return labels
 
 
 def _kmeans(points: NDArray[Any], n_clusters: int, restarts: int, seed: int) -> NDArray[Any]:

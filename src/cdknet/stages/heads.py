@@ -17,7 +17,8 @@ from cdknet.networks import unit_length
 from cdknet.stages.discover import class_means, cluster
 
 TEMPERATURE = 0.1  # logits are cosines divided by this
-SHARPNESS = 0.05  # of the balanced targets
+SHARPNESS = 0.05  # and targets are taken at this
+EVENNESS = 2.0  # reward for even use of the classes, where targets are not balanced
 OVER = 3  # an over-clustering head has this many times the classes
 
 
@@ -78,12 +79,35 @@ def swapped_loss(old_logits: Tensor, new_logits: Tensor) -> Tensor:
     return -((first * answers[n:]).sum(dim=1).mean() + (second * answers[:n]).sum(dim=1).mean()) / 2
 
 
-def head_losses(heads: Heads, z_new: Tensor, z_old: Tensor, targets: Tensor, label_weight: float) -> Tensor:
-    """(heads,) loss of each head: swapped answers on views of new samples, labels on old ones."""
+def distilled_loss(old_logits: Tensor, new_logits: Tensor) -> Tensor:
+    """Cross-entropy of each view's answer against the sharpened answer to the other, less the entropy of
+    the mean answer, which keeps every class in use (Wen et al. 2023). Over old and new classes together.
+    """
+    logits = torch.cat([old_logits, new_logits], dim=1)
+    n = len(logits) // 2
+    answers = logits.log_softmax(dim=1)
+    sharp = (logits.detach() * (TEMPERATURE / SHARPNESS)).softmax(dim=1)
+    mean = answers.exp().mean(dim=0).clamp_min(1e-9)
+    swapped = -((sharp[:n] * answers[n:]).sum(dim=1).mean() + (sharp[n:] * answers[:n]).sum(dim=1).mean()) / 2
+    return swapped + EVENNESS * (mean * mean.log()).sum()
+
+
+LOSSES = {"balanced": swapped_loss, "sharpened": distilled_loss}
+
+
+def head_losses(
+    heads: Heads,
+    z_new: Tensor,
+    z_old: Tensor,
+    targets: Tensor,
+    label_weight: float,
+    head_targets: str = "balanced",
+) -> Tensor:
+    """(heads,) loss of each head: answers to views of new samples, labels on old ones."""
     old_of_new, old_of_old = heads.old_logits(z_new), heads.old_logits(z_old)
     losses = []
     for of_new, of_old in zip(heads.new_logits(z_new), heads.new_logits(z_old), strict=True):
-        loss = swapped_loss(old_of_new, of_new)
+        loss = LOSSES[head_targets](old_of_new, of_new)
         if label_weight > 0 and len(z_old):
             joint = torch.cat([old_of_old, of_old], dim=1)
             loss = loss + label_weight * nn.functional.cross_entropy(joint, targets)

@@ -21,6 +21,7 @@ from cdknet.stages.discover import (
     class_means,
     cluster,
     endless_batches,
+    spectral_labels,
     subsample,
     view_function,
     wanted_classes,
@@ -83,6 +84,7 @@ def discover_plus(
         steps = min(steps, BUDGET_STEPS)
     first = math.ceil(options.view_steps / steps)
     limit = first + math.ceil(options.head_steps / steps)
+    by_hsic = options.view_term == "hsic"
     lam, mu, gamma = options.label_weight / 10, options.view_weight, options.collapse_weight
     draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
     graph = problem.new_rows[subsample(len(problem.new_rows), options, draw)]  # the rows that U is about
@@ -117,9 +119,7 @@ def discover_plus(
             z, z_old = Z[: 2 * len(x)], Z[2 * len(x) :]
             terms = {}
             if mu > 0:
-                K = gaussian_kernel(z, SIGMA)
-                crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one
-                terms["views"] = mu * (identity_dependence(K) - gamma * crowding)
+                terms["views"] = mu * (_agreement(z, gamma) if by_hsic else -contrastive_loss(z))
             targets = problem.old_targets[chosen].to(device)
             if lam > 0 and not (grouping and options.heads > 0):  # else the heads see to the labels
                 terms["labels"] = -lam * nn.functional.cross_entropy(heads.old_logits(z_old), targets)
@@ -129,7 +129,7 @@ def discover_plus(
                 U_b = Factor(loop.tensors["U"][part].to(device))
                 terms["hsic_U"] = options.spectral_weight * hsic(gaussian_kernel(z_U, SIGMA), U_b)
             if grouping and options.heads > 0:
-                losses = head_losses(heads, z, z_old, targets, label_weight=lam)
+                losses = head_losses(heads, z, z_old, targets, lam, options.head_targets)
                 terms["heads"] = -losses.mean()
             if not terms:
                 continue
@@ -144,10 +144,14 @@ def discover_plus(
     if not loop.done:
         z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
         in_time = loop.history.budget is None or loop.facts.get("grouped", False)  # for heads to learn
-        if options.heads > 0 and clusterer is None and in_time:
-            labels = consensus(heads, z, m_u, restarts=options.kmeans_restarts, seed=seed)
+        restarts = options.kmeans_restarts
+        if options.readout == "spectral":
+            near = options.neighbors
+            labels = spectral_labels(z, m_u, clusterer, neighbors=near, restarts=restarts, seed=seed)
+        elif options.readout == "heads" and options.heads > 0 and clusterer is None and in_time:
+            labels = consensus(heads, z, m_u, restarts=restarts, seed=seed)
         else:
-            labels = cluster(z, m_u, clusterer, restarts=options.kmeans_restarts, seed=seed)
+            labels = cluster(z, m_u, clusterer, restarts=restarts, seed=seed)
         loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
         _hand_over(heads, network, problem)
     loop.finish()
@@ -157,10 +161,25 @@ def discover_plus(
         network.eval(),
         kept["pseudo_labels"],
         kept["centers"],
+        votes=options.readout == "spectral",
         U=kept.get("U"),
         U_rows=graph if "U" in kept else None,
         sigma=SIGMA,
     )
+
+
+def _agreement(z: Tensor, gamma: float) -> Tensor:
+    """HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z)): rows are first views, then second views."""
+    K = gaussian_kernel(z, SIGMA)
+    crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one
+    return identity_dependence(K) - gamma * crowding
+
+
+def contrastive_loss(z: Tensor, temperature: float = 0.5) -> Tensor:
+    """NT-Xent (Chen et al. 2020): which of all other rows is the other view of the same sample?"""
+    n = len(z) // 2
+    logits = (z @ z.T / temperature).fill_diagonal_(-math.inf)
+    return nn.functional.cross_entropy(logits, torch.arange(2 * n, device=z.device).roll(n))
 
 
 def _hand_over(heads: Heads, network: Network, problem: Problem) -> None:
