@@ -472,6 +472,20 @@ def test_expansion_learns_the_pseudo_labels_and_keeps_the_old_classes(strategy):
     assert clustering_accuracy(TRUTH, logits.argmax(1).numpy()) > 0.95
 
 
+def test_expansion_shows_views_where_there_are_some():
+    calls = []
+
+    def own(x, generator):
+        calls.append(len(x))
+        return x + 0.1 * torch.randn(x.shape, generator=generator)
+
+    options = ExpandOptions(expand_epochs=2, expand_steps=0)
+    result = expand(second(), PROBLEM, options, views=own)
+    shown = len(PROBLEM.new_rows) + len(stratified(PROBLEM.old_targets, 0.2, torch.Generator()))
+    assert sum(calls) == 2 * shown
+    assert not torch.equal(weights(result), weights(expand(second(), PROBLEM, options)))
+
+
 def test_layers_that_did_not_grow_move_slowly():
     start = second()
     moved = {}

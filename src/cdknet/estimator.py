@@ -133,7 +133,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         clusterer: Clusterer | None = None,
         expansion: str = ExpandOptions.expansion,
         extra_units: float = ExpandOptions.extra_units,
-        expand_epochs: int = ExpandOptions.expand_epochs,
+        expand_epochs: int | None = ExpandOptions.expand_epochs,
         expand_steps: int = ExpandOptions.expand_steps,
         replay: float = ExpandOptions.replay,
         slow_rate: float = ExpandOptions.slow_rate,

@@ -229,7 +229,11 @@ class ExpandOptions(Options):
         choices=("none", "last", "last-two", "all"),
     )
     extra_units: float = option(0.25, "stage 3: growth of the penultimate layer, as a share", above=0)
-    expand_epochs: int = option(30, "stage 3: epochs over pseudo-labels and replayed old samples", least=1)
+    expand_epochs: int | None = option(
+        None,
+        "stage 3: epochs over pseudo-labels and replayed old samples; unset: 30 as in the paper, 5 of CD-KNet+",
+        least=1,
+    )
     expand_steps: int = option(400, "stage 3: but at least this many steps, however few the samples", least=0)
     replay: float = option(0.2, "stage 3: share of the old samples that an epoch replays", above=0, most=1)
     slow_rate: float = option(

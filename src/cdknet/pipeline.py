@@ -29,7 +29,7 @@ from cdknet.rivals.pairwise import discover_pairwise
 from cdknet.rivals.spectral import spectral_clustering
 from cdknet.rivals.sscd import sscd_dynamic, sscd_static
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
-from cdknet.stages.discover import Clusterer, class_means
+from cdknet.stages.discover import Clusterer, class_means, view_function
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
 from cdknet.stages.plus import discover_plus
 from cdknet.views import Views
@@ -180,12 +180,18 @@ def run_stages(
                 third,
                 learning_rate=rate,
                 batch_size=first.batch_size,
+                views=stage_3_views(second, views, shape),
                 seed=seed,
                 history=history,
                 checkpoint=checkpoint,
             )
         model = Model(expansion.network, second.normalize_features)
     return Fitted(pretraining, discovery, model, blueprint)
+
+
+def stage_3_views(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views | None:
+    """CD-KNet+ goes on with the views of stage 2; the paper's method and its rivals know none."""
+    return view_function(options, own, shape) if options.method == "cd-knet+" else None
 
 
 def _unexpanded(problem: Problem, discovery: Discovery, options: DiscoverOptions, seed: int) -> Model:

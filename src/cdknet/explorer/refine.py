@@ -30,9 +30,9 @@ from cdknet.explorer.review import JOURNAL, REJECTED, Journal, Review
 from cdknet.history import History, Watcher
 from cdknet.inputs import Inputs
 from cdknet.networks import Growth, Network
-from cdknet.options import ExpandOptions
+from cdknet.options import DiscoverOptions, ExpandOptions
 from cdknet.pictures import illustrated
-from cdknet.pipeline import Blueprint, Model
+from cdknet.pipeline import Blueprint, Model, stage_3_views
 from cdknet.readout import MOST_VOTERS, Centers, Neighbors, Readout
 from cdknet.runs import (
     FolderCheckpoint,
@@ -159,6 +159,9 @@ def _teach(
     assert opened.samples is not None
     params, seed = model.get_params(deep=False), derive_seed(model.seed_, "refine")
     before, inputs = model.model_, Inputs(opened.samples)
+    own = model.views if callable(model.views) else None
+    if own is not None:
+        params["views"] = "auto"
     blueprint = model.blueprint_._replace(n_new_classes=lesson.n_new)
     if before.readout is None:
         options = ExpandOptions.pick(params)
@@ -172,6 +175,7 @@ def _teach(
             stage="refine",
             learning_rate=model.learning_rate,
             batch_size=model.batch_size,
+            views=stage_3_views(DiscoverOptions.pick(params), own, inputs.sample_shape),
             seed=seed,
             history=history,
             checkpoint=checkpoint,

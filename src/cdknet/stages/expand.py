@@ -13,6 +13,11 @@ from cdknet.networks import Growth, Network, grow
 from cdknet.options import ExpandOptions
 from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
+from cdknet.views import Views
+
+
+EPOCHS = 30  # Table II
+EPOCHS_OF_VIEWS = 5  # where f already knows the new classes apart and every epoch shows other views
 
 
 class Expansion(NamedTuple):
@@ -28,6 +33,7 @@ def expand(
     *,
     learning_rate: float = 0.001,
     batch_size: int = 128,
+    views: Views | None = None,
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
@@ -36,7 +42,8 @@ def expand(
 
     Each epoch shows all new samples and a share `replay` of the old ones, drawn afresh: for the cost of one
     fixed share, old classes are remembered by all of their samples. A small set gets more epochs, for at
-    least `expand_steps` steps. Layers that did not grow learn at `slow_rate` of the learning rate. Not for
+    least `expand_steps` steps. Layers that did not grow learn at `slow_rate` of the learning rate. With
+    `views` each sample is shown in a fresh view: wrong pseudo-labels are then not learned by heart. Not for
     the strategy `none`, which has no stage 3.
     """
     if options.expansion == "none":
@@ -50,6 +57,7 @@ def expand(
         options,
         learning_rate=learning_rate,
         batch_size=batch_size,
+        views=views,
         seed=seed,
         history=history,
         checkpoint=checkpoint,
@@ -65,6 +73,7 @@ def teach(
     stage: str = "expand",
     learning_rate: float = 0.001,
     batch_size: int = 128,
+    views: Views | None = None,
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
@@ -78,7 +87,8 @@ def teach(
     loop = Loop(stage, network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     shown = len(problem.new_rows) + len(stratified(problem.old_targets, options.replay, torch.Generator()))
-    limit = max(options.expand_epochs, math.ceil(options.expand_steps / math.ceil(shown / batch_size)))
+    epochs = options.expand_epochs or (EPOCHS if views is None else EPOCHS_OF_VIEWS)
+    limit = max(epochs, math.ceil(options.expand_steps / math.ceil(shown / batch_size)))
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
         replayed = stratified(problem.old_targets, options.replay, generator)
@@ -87,7 +97,8 @@ def teach(
         network.train()
         total, right = 0.0, 0
         for batch in loop.ticking(batches(len(rows), batch_size, generator), limit=limit):
-            logits = network(problem.inputs.take(rows[batch], network.device))
+            x = problem.inputs.take(rows[batch], network.device)
+            logits = network(x if views is None else views(x, generator))
             target = targets[batch].to(network.device)
             loss = nn.functional.cross_entropy(logits, target)
             optimizer.zero_grad()
