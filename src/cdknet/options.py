@@ -231,7 +231,7 @@ class ExpandOptions(Options):
     extra_units: float = option(0.25, "stage 3: growth of the penultimate layer, as a share", above=0)
     expand_epochs: int | None = option(
         None,
-        "stage 3: epochs over pseudo-labels and replayed old samples; unset: 30 as in the paper, 5 of CD-KNet+",
+        "stage 3: epochs over pseudo-labels and replayed old samples; unset: 30 (paper), 5 (CD-KNet+)",
         least=1,
     )
     expand_steps: int = option(400, "stage 3: but at least this many steps, however few the samples", least=0)

@@ -15,7 +15,6 @@ from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
 from cdknet.views import Views
 
-
 EPOCHS = 30  # Table II
 EPOCHS_OF_VIEWS = 5  # where f already knows the new classes apart and every epoch shows other views
 
