@@ -11,7 +11,7 @@ import numpy as np
 
 from cdknet.reproduce import paper
 from cdknet.reproduce.figures import draw_figures
-from cdknet.reproduce.plan import BUDGETS, IMAGES, OURS, TABLES, TITLES, Cell, plain_cell
+from cdknet.reproduce.plan import BUDGETS, IMAGES, MODERN, OURS, TABLES, TITLES, Cell, plain_cell
 from cdknet.reproduce.runner import read_results
 from cdknet.runs import replace_file
 
@@ -133,7 +133,7 @@ def _performance(lines: Lines, budget: str) -> str:
             found = _seeds_of(lines, Cell(dataset, method, 0, budget))
             if found:
                 numbers = paper.PERFORMANCE.get((method, dataset))
-                rows.append(Row(TITLES[method], found, numbers, method in OURS))
+                rows.append(Row(TITLES[method], found, numbers, method in (*MODERN, *OURS)))
         if rows:
             blocks += [f"### {SETS[dataset]}\n", *_markdown(rows), ""]
     if not blocks:

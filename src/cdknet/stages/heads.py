@@ -2,19 +2,17 @@
 
 Several heads with the wanted number of classes, and some with more ("over-clustering"), learn side by side on
 the same features. Their targets are balanced over the classes, so that no class dies (Caron et al. 2020,
-Fini et al. 2021).
+Fini et al. 2021). They start from random directions and differ: one that cuts across a class does not teach
+the features to do so, the others hold against it. Started alike, from k-means, they teach its mistakes.
 """
 
 from __future__ import annotations
 
-import warnings
-
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
 from cdknet.networks import unit_length
-from cdknet.stages.discover import class_means, cluster
+from cdknet.stages.discover import cluster
 
 TEMPERATURE = 0.1  # logits are cosines divided by this
 SHARPNESS = 0.05  # and targets are taken at this
@@ -37,23 +35,6 @@ class Heads(nn.Module):
 
     def new_logits(self, z: Tensor) -> list[Tensor]:
         return [z @ unit_length(directions).T / TEMPERATURE for directions in self.new]
-
-
-def start_heads(heads: Heads, z: Tensor, generator: torch.Generator, most: int = 5000) -> None:
-    """Let each head begin with the centres of a k-means of its own on some of the rows of z.
-
-    From random directions a head can settle in a cut across two classes that it never leaves.
-    """
-    for directions in heads.new:
-        rows = torch.randperm(len(z), generator=generator)[:most]
-        seed = int(torch.randint(2**31 - 1, (1,), generator=generator))
-        k = len(directions)
-        if len(rows) >= k:
-            with warnings.catch_warnings():  # of fewer places than classes: heads will tell
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                labels = cluster(z[rows], k, restarts=3, seed=seed)
-            with torch.no_grad():
-                directions.copy_(unit_length(class_means(z[rows], labels, k)))
 
 
 def balanced_targets(logits: Tensor, rounds: int = 3) -> Tensor:

@@ -21,12 +21,13 @@ from cdknet.stages.discover import (
     class_means,
     cluster,
     endless_batches,
+    neighbor_agreement,
     spectral_labels,
     subsample,
     view_function,
     wanted_classes,
 )
-from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses, start_heads
+from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses
 from cdknet.stages.loop import Checkpoint, Loop, Problem, derive_seed, seeded
 from cdknet.views import Views
 
@@ -55,7 +56,8 @@ def discover_plus(
     over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
     old labels and the identity of a sample across its views; then, for `head_steps` steps, also the balanced
     answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a graph of near neighbours among
-    new samples, made afresh each epoch). The pseudo-labels are the consensus of the heads.
+    new samples, made afresh each epoch). The pseudo-labels are read off Z, by k-means or by a spectral cut,
+    whichever near neighbours agree on more; not off the heads, each of which may cut across a class.
 
     It starts from a network that has not seen the old classes alone: one that has no longer sees what sets
     new ones apart. The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that draws each old
@@ -97,10 +99,6 @@ def discover_plus(
     def epoch(generator: torch.Generator) -> dict[str, Any]:
         grouping = loop.share(limit) >= first / limit
         loop.facts["grouped"] = grouping
-        if grouping and not loop.facts.get("begun"):
-            z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
-            start_heads(heads, z, generator)
-            loop.facts["begun"] = True
         if grouping and options.spectral_weight > 0:
             loop.tensors["U"] = graph_step()
         network.train()
@@ -144,14 +142,8 @@ def discover_plus(
     if not loop.done:
         z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
         in_time = loop.history.budget is None or loop.facts.get("grouped", False)  # for heads to learn
-        restarts = options.kmeans_restarts
-        if options.readout == "spectral":
-            near = options.neighbors
-            labels = spectral_labels(z, m_u, clusterer, neighbors=near, restarts=restarts, seed=seed)
-        elif options.readout == "heads" and options.heads > 0 and clusterer is None and in_time:
-            labels = consensus(heads, z, m_u, restarts=restarts, seed=seed)
-        else:
-            labels = cluster(z, m_u, clusterer, restarts=restarts, seed=seed)
+        labels, how = _read_out(z, heads if in_time else None, options, clusterer, seed)
+        loop.facts["readout"] = how
         loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
         _hand_over(heads, network, problem)
     loop.finish()
@@ -161,11 +153,29 @@ def discover_plus(
         network.eval(),
         kept["pseudo_labels"],
         kept["centers"],
-        votes=options.readout == "spectral",
+        votes=loop.facts["readout"] == "spectral",
         U=kept.get("U"),
         U_rows=graph if "U" in kept else None,
         sigma=SIGMA,
     )
+
+
+def _read_out(
+    z: Tensor, heads: Heads | None, options: DiscoverOptions, clusterer: Clusterer | None, seed: int
+) -> tuple[Tensor, str]:
+    """Pseudo-labels of the rows of z, and how they were found. `heads` is None where they learned nothing."""
+    m_u, restarts, near = wanted_classes(options), options.kmeans_restarts, options.neighbors
+    if clusterer is not None:
+        return cluster(z, m_u, clusterer), "clusterer"
+    if options.readout == "heads" and options.heads > 0 and heads is not None:
+        return consensus(heads, z, m_u, restarts=restarts, seed=seed), "heads"
+    found = {}
+    if options.readout != "spectral":
+        found["k-means"] = cluster(z, m_u, restarts=restarts, seed=seed)
+    if options.readout == "spectral" or (options.readout == "auto" and len(z) > m_u + 1):
+        found["spectral"] = spectral_labels(z, m_u, neighbors=near, restarts=restarts, seed=seed)
+    best = max(found, key=lambda how: neighbor_agreement(z, found[how], neighbors=near, seed=seed))
+    return found[best], best
 
 
 def _agreement(z: Tensor, gamma: float) -> Tensor:
