@@ -122,6 +122,16 @@ def default_options() -> dict[str, Any]:
     return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
 
 
+ONLY_PLUS = ("view", "head", "collapse", "spectral", "readout", "expand_epochs")
+
+
+def relevant(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that have a part in a fit: the paper's method knows nothing of views and heads."""
+    if options["method"] == "cd-knet+":
+        return options
+    return {name: value for name, value in options.items() if not name.startswith(ONLY_PLUS)}
+
+
 def current_cells(dataset: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The cells of a data set that were run with the defaults as they are now."""
     defaults = default_options()
@@ -130,7 +140,7 @@ def current_cells(dataset: str, cells: list[dict[str, Any]]) -> list[dict[str, A
         for cell in cells
         if cell["dataset"] == dataset
         and cell["candidate"] in CANDIDATES
-        and cell["options"] == {**defaults, **chosen_options(dataset, cell["candidate"])}
+        and relevant(cell["options"]) == relevant({**defaults, **chosen_options(dataset, cell["candidate"])})
     ]
 
 
@@ -154,7 +164,7 @@ def main() -> None:
             if hidden in done:
                 continue
             key = {"dataset": dataset, "candidate": name, "hidden": list(hidden), "seed": seed}
-            key["options"] = {**default_options(), **options}
+            key["options"] = relevant({**default_options(), **options})
             cells.append({**key, **run_cell(dataset, options, hidden, seed)})
             with arguments.results.open("a") as file:
                 file.write(json.dumps(cells[-1]) + "\n")
