@@ -152,7 +152,7 @@ def _stage_1_accuracy(model: Any, problem: OpenWorldProblem) -> float | None:
     from cdknet.networks import Projection, embed
 
     network = model.stage_networks_["pretrain"]
-    if isinstance(network, Projection):
+    if isinstance(network, Projection) or all(row["stage"] != "pretrain" for row in model.history_):
         return None
     logits = embed(network, Inputs(problem.X_test), normalize=False).logits
     return old_class_accuracy(problem.test_truth, model.classes_[logits.argmax(dim=1).numpy()])
