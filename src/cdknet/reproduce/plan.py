@@ -87,9 +87,10 @@ _CHOSEN: dict[str, dict[str, Any]] = {"mnist": {"normalize_features": False, "en
 _LEARNING_RATES = {"mnist": 0.01, "fashion-mnist": 0.01, "cifar-100": 0.0001}
 BUDGETS = {
     "quick": (
-        "Stage 1 ends when held-out old samples are right at .8 (not on MNIST) or no longer get better for 2 "
-        "epochs, after 8 epochs at most; stage 2 takes at most 20 rounds and ends when U stops turning; "
-        "stage 3 takes 400 steps of 128 samples. Adam at .001 throughout. The same for every method of the paper."
+        "Stage 1 ends when held-out old samples are right at .8 (not on MNIST) or no longer get better "
+        "for 2 epochs, after 8 epochs at most; stage 2 takes at most 20 rounds and ends when U stops "
+        "turning; stage 3 takes 400 steps of 128 samples. Adam at .001 throughout. The same for every "
+        "method of the paper."
     ),
     "paper": (
         "Table II's epochs in full, no early stop, section VI.C's learning rates (rf-50-sim, wifi-csi-30 and "
