@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from cdknet import ClassDiscovery
+from cdknet.budget import Budget
 from cdknet.cli import main
 from cdknet.history import History
 from cdknet.rehearsal import NoRehearsal, Rehearsal
@@ -86,3 +87,56 @@ def test_the_command_line_writes_the_report_and_prints_a_table(fits, tmp_path, c
     assert not out.with_suffix(".jsonl").exists()
     assert main(command) == 2
     assert "must not exist yet" in capsys.readouterr().err
+
+
+# In a fit
+
+FEW = {"n_new_classes": 2, "view_steps": 2, "head_steps": 2, "expand_steps": 2, "calibrate": False}
+
+
+def test_a_fit_can_choose_its_options_first(fits, tmp_path):
+    model = ClassDiscovery(**FEW, tune="old-classes", random_state=0).fit(X, Y)
+    assert model.tuning_["chosen"] == "images alone"
+    assert all(name in "01234" for hidden in model.tuning_["hidden"] for name in hidden)
+    told = ClassDiscovery(**FEW, label_weight=0.0, random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(model.labels_, told.labels_)
+    np.testing.assert_array_equal(model.embedding_, told.embedding_)
+    assert told.tuning_ is None
+    assert "tune" in model.spent_
+    again = ClassDiscovery.load(model.save(tmp_path / "run"))
+    assert again.tuning_ == model.tuning_
+    assert again.label_weight == 10, "the parameters stay what the user gave"
+
+
+def test_a_fit_that_is_taken_up_again_does_not_try_again(fits, tmp_path):
+    options = {**FEW, "tune": "old-classes", "random_state": 0, "checkpoint_dir": tmp_path / "kept"}
+    first = ClassDiscovery(**options).fit(X, Y)
+    fits.clear()
+    second = ClassDiscovery(**options).fit(X, Y)
+    assert not fits
+    assert second.tuning_ == first.tuning_
+
+
+def test_with_too_few_old_classes_a_fit_keeps_its_options_and_says_why(fits):
+    few = Y < 3
+    model = ClassDiscovery(**FEW, tune="old-classes", random_state=0).fit(X[few], Y[few])
+    assert model.tuning_["options"] == {}
+    assert "4 old classes" in model.tuning_["why"]
+    assert not fits
+
+
+def test_only_folds_that_the_budget_left_time_for_count(fits):
+    clock = iter(range(1000))
+    budget = Budget(len(CANDIDATES) + 3, ["tune"], clock=lambda: float(next(clock)))
+    report = run(history=History([], budget))
+    assert len(report["hidden"]) == 1
+    assert all(len(line["accuracies"]) == 1 for line in report["tried"])
+    report = run(history=History([], Budget(1e-9, ["tune"])))
+    assert report["options"] == {}
+    assert "time budget" in report["why"]
+
+
+def test_a_fit_spends_a_share_of_its_budget_on_choosing():
+    budget = Budget(130, ["tune", "discover", "expand", "calibrate"], clock=lambda: 0.0)
+    assert budget.left("tune") == pytest.approx(50)
+    assert budget.left("calibrate") == pytest.approx(130)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 # How the time is divided. The share of a stage that does not take place goes to the others, and what a stage
 # leaves passes on to those after it.
-SHARES = {"pretrain": 0.2, "discover": 0.5, "expand": 0.2, "calibrate": 0.1}
+SHARES = {"tune": 0.5, "pretrain": 0.2, "discover": 0.5, "expand": 0.2, "calibrate": 0.1}
 
 
 class Budget:

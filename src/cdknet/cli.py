@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdknet.options import ALL_OPTIONS
+from cdknet.options import ALL_OPTIONS, seconds_of
 
 if TYPE_CHECKING:
     from cdknet.data import HiddenTruth, Samples
@@ -273,21 +273,19 @@ def tune(
         if truth is None:
             raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
         new_classes = len(truth.new_classes)
+    from cdknet.budget import Budget
     from cdknet.estimator import ClassDiscovery, device_of
     from cdknet.history import History
     from cdknet.labels import encode_labels
-    from cdknet.progress import CtrlC
+    from cdknet.progress import Bars, CtrlC
     from cdknet.runs import replace_file
     from cdknet.tune import tune as tune_options
 
     params = ClassDiscovery(**options, n_new_classes=new_classes).checked_params()
     labels, kept = encode_labels(samples.y, len(samples)), out.with_suffix(".jsonl")
+    seconds = seconds_of(params["time_budget"])
 
-    def tell(done: int, total: int, name: str) -> None:
-        if name:
-            _say(f"{done} of {total}: {name}", quiet=as_json)
-
-    with CtrlC() as ctrl_c:
+    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
         try:
             report = tune_options(
                 samples.X,
@@ -296,9 +294,8 @@ def tune(
                 folds=folds,
                 seed=seed,
                 device=device_of(device),
-                history=History([ctrl_c]),
+                history=History([bars, ctrl_c], Budget(seconds, ["tune"]) if seconds else None),
                 kept=kept,
-                progress=tell,
             )
         except KeyboardInterrupt:
             raise InterruptedRun(f"Finished fits are in {kept}. The same command goes on.") from None

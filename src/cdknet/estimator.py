@@ -36,10 +36,12 @@ from cdknet.options import (
 )
 from cdknet.pipeline import Blueprint, Fitted, Model, run_stages
 from cdknet.readout import Centers, Neighbors, Readout
-from cdknet.rehearsal import stages_of
+from cdknet.rehearsal import NoRehearsal, stages_of
 from cdknet.runs import FolderCheckpoint, Run, StageCache, fingerprint, read_run, storable, write_run
 from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem
+from cdknet.tune import Report, untuned
+from cdknet.tune import tune as search
 from cdknet.views import Views, check_views
 
 
@@ -87,6 +89,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
     class_confidence_ : for each new class, the mean confidence of its unlabelled samples
     overall_confidence_ : the share of unlabelled samples that are expected to be right
+    tuning_ : dict, with tune: what was tried on hidden old classes, what was kept and why; else None
     calibration_ : dict, how the confidence was checked on hidden old classes, or the reason why not
     """
 
@@ -138,6 +141,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         replay: float = ExpandOptions.replay,
         slow_rate: float = ExpandOptions.slow_rate,
         calibrate: bool = TrustOptions.calibrate,
+        tune: str = TrustOptions.tune,
         time_budget: str | float | None = TrustOptions.time_budget,
         random_state: int | np.random.RandomState | None = None,
         device: str = "auto",
@@ -190,6 +194,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.replay = replay
         self.slow_rate = slow_rate
         self.calibrate = calibrate
+        self.tune = tune
         self.time_budget = time_budget
         self.random_state = random_state
         self.device = device
@@ -226,7 +231,12 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             "history": history,
             "checkpoint": checkpoint,
         }
+        tuning: Report | None = None
         try:
+            if params["tune"] != "off":
+                with history.timed("tune"):
+                    tuning = self._tuned(X, labels, params, own)
+                params |= tuning["options"]
             fitted = run_stages(problem, params, **own)
             if params["calibrate"]:
                 with history.timed("calibrate"):
@@ -238,7 +248,19 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 checkpoint.flush()
             raise
         self._keep(X, labels, fitted, calibration, history, seed)
+        self.tuning_ = tuning
         return self
+
+    def _tuned(self, X: NDArray[Any], labels: Labels, params: dict[str, Any], own: dict[str, Any]) -> Report:
+        """The report of a search for options on hidden old classes."""
+        kept = None if self.checkpoint_dir is None else Path(self.checkpoint_dir) / "tune.jsonl"
+        given = {k: own[k] for k in ("encoder", "clusterer", "views", "device", "seed", "history")}
+        try:
+            report = search(X, labels.targets, params, kept=kept, **given)
+        except NoRehearsal as reason:
+            return untuned(str(reason))
+        hidden = [[str(labels.old_classes[c]) for c in classes] for classes in report["hidden"]]
+        return report | {"hidden": hidden}
 
     def _keep(
         self,
@@ -290,7 +312,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         if seconds is None:
             return None
         stages = [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
-        return Budget(seconds, stages + ["calibrate"] * params["calibrate"])
+        stages += ["calibrate"] * params["calibrate"] + ["tune"] * (params["tune"] != "off")
+        return Budget(seconds, stages)
 
     def checked_params(self) -> dict[str, Any]:
         """Every parameter by name, if all of them hold what they must."""
@@ -353,8 +376,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         job = {k: _plain(v) for k, v in params.items() if k not in apart}
         job |= {"seed": seed, "data": fingerprint(X, labels.targets), "cdknet": cdknet.__version__}
         kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
-        if self.stage_cache is None or self.time_budget is not None:  # stages cut short are not shared
-            return kept
+        if self.stage_cache is None or self.time_budget is not None or self.tune != "off":
+            return kept  # stages cut short, or with options not known yet, are not shared
         return StageCache(self.stage_cache, self._stage_keys(job), kept)
 
     def _stage_keys(self, job: dict[str, Any]) -> dict[str, list[Any]]:
@@ -469,6 +492,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 "scale": readout.scale if isinstance(readout, Centers) else 1.0,
                 "validation_accuracy": self.validation_accuracy_,
                 "spent": self.spent_,
+                "tuning": self.tuning_,
                 "confidence": {
                     "overall": self.overall_confidence_,
                     "classes": self.class_confidence_.tolist(),
@@ -540,7 +564,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             new.labels_ = labels.astype(classes.dtype)
             new.given_ = np.array([row["given"] == "1" for row in run.labels])
             new.confidence_ = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
-            new.spent_ = config.get("spent", {})
+            new.spent_, new.tuning_ = config.get("spent", {}), config.get("tuning")
             new.calibration_ = config.get("confidence", {}).get("calibration", {"calibrated": False})
             new.embedding_, new.history_ = run.embedding["features"], run.history
             new._samples = run.samples

@@ -243,10 +243,16 @@ class ExpandOptions(Options):
 
 @dataclass(frozen=True)
 class TrustOptions(Options):
-    """How sure is it: what old classes tell about the new ones."""
+    """What old classes tell about the new ones: which options to take, and how sure a label is."""
 
     calibrate: bool = option(
         True, "hide and discover some old classes, to learn how often a label is right; off: a raw signal"
+    )
+    tune: str = option(
+        "off",
+        "old-classes: before the fit, hide some old classes and keep the options that find them best; costs "
+        "about a dozen fits, or a third of the time budget",
+        choices=("off", "old-classes"),
     )
     time_budget: str | None = option(
         None,

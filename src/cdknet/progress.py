@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-STAGES = {"pretrain": "1 pretrain", "discover": "2 discover", "expand": "3 expand", "calibrate": "calibrate"}
+STAGES = {"pretrain": "1 pretrain", "discover": "2 discover", "expand": "3 expand"}
 
 
 class Bars:

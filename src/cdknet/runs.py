@@ -232,6 +232,7 @@ def summary(run: Run) -> dict[str, Any]:
         "label_weight": config["options"]["label_weight"],
         "seed": config["seed"],
         "confidence": config.get("confidence"),
+        "tuning": config.get("tuning"),
         "time_budget": config["options"].get("time_budget"),
         "spent": config.get("spent", {}),
         "epochs": epochs,

@@ -122,6 +122,11 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         elif isinstance(value, list):
             value = ", ".join(value)
         how.add_row(key, escape(str(value)))
+    if facts["tuning"] is not None:
+        chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["options"].items())
+        how.add_row(
+            "tuning", escape(" ".join(filter(None, [chosen + "." if chosen else "", facts["tuning"]["why"]])))
+        )
     if facts["spent"]:
         spent = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["spent"].items())
         within = f", of a budget of {facts['time_budget']}" if facts["time_budget"] is not None else ""

@@ -6,17 +6,21 @@ No label of a new class is looked at. A finished fit is a line of a file: a sear
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from cdknet.budget import Budget
 from cdknet.history import History
-from cdknet.rehearsal import plan_folds, rehearse
+from cdknet.rehearsal import RehearsalProgress, plan_folds, rehearse, stages_of
 from cdknet.runs import fingerprint, read_jsonl
+from cdknet.stages.discover import Clusterer
+from cdknet.views import Views
 
 # What is tried: options that differ from those given. The first is what is kept where none is better.
 CANDIDATES: dict[str, dict[str, Any]] = {
@@ -26,7 +30,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "old labels high": {"label_weight": 30.0},
     "views low": {"view_weight": 1.0},
     "views high": {"view_weight": 10.0},
-    "k-means": {"heads": 0},
+    "no heads": {"heads": 0},
     "paper": {"method": "cd-knet"},
 }
 GIVEN, ALONE = "as given", "images alone"
@@ -39,17 +43,20 @@ def tune(
     params: Mapping[str, Any],
     *,
     folds: int = 3,
+    encoder: nn.Module | None = None,
+    clusterer: Clusterer | None = None,
+    views: Views | None = None,
     seed: int = 0,
     device: torch.device,
     history: History,
     kept: Path | None = None,
     candidates: Mapping[str, Mapping[str, Any]] = CANDIDATES,
-    progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Report:
     """Try each candidate on each fold of hidden old classes; the report of `choose`.
 
     `params` holds every option by name; `targets` are old classes 0, 1, ..., -1 for unlabelled samples, which
-    take no part. With `kept`, finished fits are appended there and not done again.
+    take no part. With `kept`, finished fits are appended there and not done again. A time budget is shared
+    out over the fits; folds that it leaves no time for are left out, for every candidate.
     """
     plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=seed)
     job = {k: v if isinstance(v, (bool, int, float, str)) else None for k, v in params.items()}
@@ -58,23 +65,51 @@ def tune(
     if kept is not None and kept.exists():
         lines = [line for line in read_jsonl(kept) if line["about"] == about]
         done = {(line["candidate"], line["fold"]): line["accuracy"] for line in lines}
-    cells = [(name, plan) for name in candidates for plan in plans]
-    found: dict[str, list[float]] = {name: [] for name in candidates}
+    cells = [
+        (name, plan) for plan in plans for name in candidates
+    ]  # fold by fold: those there are, are whole
     for number, (name, plan) in enumerate(cells):
-        progress(number, len(cells), f"{name}, fold {plan.number + 1}")
-        if (name, plan.number) not in done:
-            options = {**params, **candidates[name]}
-            accuracy = rehearse(
-                X, targets, plan, options, device=device, seed=seed, history=History(history.watchers)
-            ).accuracy
-            done[name, plan.number] = accuracy
-            if kept is not None:
-                line = {"about": about, "candidate": name, "fold": plan.number, "accuracy": accuracy}
-                with kept.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-        found[name].append(done[name, plan.number])
-    progress(len(cells), len(cells), "")
-    return choose(found, candidates) | {"hidden": [list(plan.hidden) for plan in plans]}
+        history.progress("tune", number, len(cells))
+        if (name, plan.number) in done:
+            continue
+        options = {**params, **candidates[name]}
+        stages, budget = stages_of(options), None
+        if history.budget is not None:
+            seconds = history.budget.left("tune") / (len(cells) - number)
+            if seconds <= 0:
+                break
+            budget = Budget(seconds, stages)
+        watcher = RehearsalProgress(history, "tune", number, len(cells), stages)
+        found = rehearse(
+            X,
+            targets,
+            plan,
+            options,
+            encoder=encoder,
+            clusterer=clusterer,
+            views=views,
+            device=device,
+            seed=seed,
+            history=History([watcher], budget),
+        )
+        done[name, plan.number] = found.accuracy
+        if kept is not None:
+            line = {"about": about, "candidate": name, "fold": plan.number, "accuracy": found.accuracy}
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            with kept.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+    history.progress("tune", len(cells), len(cells))
+    whole = [plan for plan in plans if all((name, plan.number) in done for name in candidates)]
+    if not whole:
+        return untuned("the time budget was used up before every candidate could be tried once")
+    found_by = {name: [done[name, plan.number] for plan in whole] for name in candidates}
+    return choose(found_by, candidates) | {"hidden": [list(plan.hidden) for plan in whole]}
+
+
+def untuned(reason: str) -> Report:
+    """The report where nothing could be tried: the options stay as given."""
+    why = f"The options stay as given: {reason}."
+    return {"tried": [], "chosen": GIVEN, "options": {}, "why": why, "hidden": []}
 
 
 def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[str, Any]]) -> Report:
