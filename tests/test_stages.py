@@ -10,7 +10,7 @@ from cdknet.metrics import clustering_accuracy
 from cdknet.networks import build_network, embed
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
 from cdknet.stages import discover, expand, pretrain
-from cdknet.stages.discover import class_means, cluster, neighbor_agreement
+from cdknet.stages.discover import class_means, cluster
 from cdknet.stages.heads import (
     EVENNESS,
     SHARPNESS,
@@ -348,7 +348,6 @@ def test_plus_finds_the_classes():
 @pytest.mark.parametrize(
     "options",
     [
-        {"readout": "k-means"},
         {"readout": "spectral"},
         {"readout": "heads"},
         {"head_targets": "sharpened"},
@@ -364,18 +363,6 @@ def test_plus_finds_the_classes_in_other_ways_too(options):
     assert clustering_accuracy(truth, found.pseudo_labels.numpy()) > 0.95
     if "readout" in options:
         assert found.votes == (options["readout"] == "spectral")
-
-
-def test_neighbours_agree_on_true_classes_and_not_on_others_or_on_one_big_class():
-    z = torch.cat([torch.randn(50, 3, generator=torch.Generator().manual_seed(c)) + 20 * c for c in range(3)])
-    truth = torch.arange(3).repeat_interleave(50)
-    assert neighbor_agreement(z, truth) == 1
-    shuffled = truth[torch.randperm(150, generator=torch.Generator().manual_seed(9))]
-    assert abs(neighbor_agreement(z, shuffled)) < 0.1
-    lump = torch.zeros(150, dtype=torch.long)
-    assert neighbor_agreement(z, lump) == 0
-    lump[:5] = torch.tensor([1, 2, 1, 2, 1])  # nearly all are one class: raw agreement is high
-    assert neighbor_agreement(z, lump) < 0.5
 
 
 def test_the_network_that_plus_leaves_knows_the_old_classes():

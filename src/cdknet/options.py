@@ -183,10 +183,10 @@ class DiscoverOptions(Options):
         choices=("balanced", "sharpened"),
     )
     readout: str = option(
-        "auto",
-        "CD-KNet+: where clusters come from: k-means on the features, a spectral cut with a vote of "
-        "neighbours, the heads; auto: k-means or spectral, whichever near neighbours agree on more",
-        choices=("auto", "k-means", "spectral", "heads"),
+        "k-means",
+        "CD-KNet+: where clusters come from: k-means on the features, a spectral cut of them with a vote of "
+        "neighbours, or what the heads agree on",
+        choices=("k-means", "spectral", "heads"),
     )
     views: str = option(
         "auto",

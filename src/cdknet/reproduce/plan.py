@@ -16,7 +16,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "spectral": {"method": "spectral", "network": "pca", **_ON_SAMPLES},
     "sscd": {"method": "sscd", "expansion": "none"},
     "sscd-last": {"method": "sscd", "expansion": "last"},
-    "sscd-dynamic": {"method": "sscd-dynamic", "expansion": "last"},
+    "sscd-dynamic": {"method": "sscd-dynamic", "expansion": "last", "discover_epochs": 4},
     "sscd-exp": {"method": "sscd"},
     "ucd-knet": {"method": "cd-knet", "label_weight": 0.0, "expansion": "none"},
     "ucd-knet-exp": {"method": "cd-knet", "label_weight": 0.0},

@@ -19,7 +19,6 @@ from cdknet.options import DiscoverOptions
 from cdknet.readout import MOST_VOTERS, Neighbors
 from cdknet.spectral import (
     median_distance,
-    nearest_neighbors,
     neighbor_embedding,
     spectral_embedding,
     subspace_turn,
@@ -243,21 +242,6 @@ def spectral_labels(
     labels = Neighbors(z[rows], found, n_clusters, neighbors).logits(z).argmax(dim=1)
     labels[rows] = found
     return labels
-
-
-def neighbor_agreement(z: Tensor, labels: Tensor, *, neighbors: int = 15, seed: int = 0) -> float:
-    """How often near neighbours have one label, 0 as by chance and 1 always (kappa). Needs no truth.
-
-    Among at most `MOST_VOTERS` rows. Chance is counted out because neighbours agree for nothing in a class
-    that holds nearly all.
-    """
-    draw = torch.Generator().manual_seed(derive_seed(seed, "graph"))
-    rows = torch.randperm(len(z), generator=draw)[:MOST_VOTERS]
-    _, near = nearest_neighbors(z[rows], min(neighbors, len(rows) - 1))
-    own = labels[rows]
-    agreed = float((own[near] == own[:, None]).double().mean())
-    chance = float((torch.bincount(own).double() / len(own)).square().sum())
-    return (agreed - chance) / (1 - chance) if chance < 1 else 0.0
 
 
 def _kmeans(points: NDArray[Any], n_clusters: int, restarts: int, seed: int) -> NDArray[Any]:

@@ -21,7 +21,6 @@ from cdknet.stages.discover import (
     class_means,
     cluster,
     endless_batches,
-    neighbor_agreement,
     spectral_labels,
     subsample,
     view_function,
@@ -56,8 +55,8 @@ def discover_plus(
     over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
     old labels and the identity of a sample across its views; then, for `head_steps` steps, also the balanced
     answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a graph of near neighbours among
-    new samples, made afresh each epoch). The pseudo-labels are read off Z, by k-means or by a spectral cut,
-    whichever near neighbours agree on more; not off the heads, each of which may cut across a class.
+    new samples, made afresh each epoch). The pseudo-labels are read off Z by k-means; not off the heads, each
+    of which may cut across a class.
 
     It starts from a network that has not seen the old classes alone: one that has no longer sees what sets
     new ones apart. The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that draws each old
@@ -169,13 +168,9 @@ def _read_out(
         return cluster(z, m_u, clusterer), "clusterer"
     if options.readout == "heads" and options.heads > 0 and heads is not None:
         return consensus(heads, z, m_u, restarts=restarts, seed=seed), "heads"
-    found = {}
-    if options.readout != "spectral":
-        found["k-means"] = cluster(z, m_u, restarts=restarts, seed=seed)
-    if options.readout == "spectral" or (options.readout == "auto" and len(z) > m_u + 1):
-        found["spectral"] = spectral_labels(z, m_u, neighbors=near, restarts=restarts, seed=seed)
-    best = max(found, key=lambda how: neighbor_agreement(z, found[how], neighbors=near, seed=seed))
-    return found[best], best
+    if options.readout == "spectral":
+        return spectral_labels(z, m_u, neighbors=near, restarts=restarts, seed=seed), "spectral"
+    return cluster(z, m_u, restarts=restarts, seed=seed), "k-means"
 
 
 def _agreement(z: Tensor, gamma: float) -> Tensor:
