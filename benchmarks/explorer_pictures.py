@@ -1,8 +1,8 @@
 """The pictures of the explorer in docs/pictures, made anew in headless Chromium.
 
-    python benchmarks/explorer_pictures.py RUN --truth truth.csv [--out docs/pictures]
+    python benchmarks/explorer_pictures.py RUN [--truth truth.csv] [--out docs/pictures]
 
-RUN is a run of `cdknet demo`; a copy of it is reviewed, RUN itself is not touched.
+RUN is a run of `cdknet demo`, which holds its truth; a copy of it is reviewed, RUN itself is not touched.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path)
-    parser.add_argument("--truth", type=Path, required=True)
+    parser.add_argument("--truth", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copytree(asked.run, Path(folder) / "digits")
+        copy = shutil.copytree(asked.run, Path(folder) / "demo-run")
+        (copy / "review.jsonl").unlink(missing_ok=True)
         command = [*CDKNET, "explore", str(copy), "--no-browser", "--json", "--port", "0"]
-        server = subprocess.Popen([*command, "--truth", str(asked.truth)], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen([*command, "--truth", str(asked.truth or copy / "truth.csv")], stdout=subprocess.PIPE, text=True)
         try:
             assert server.stdout
             take(json.loads(server.stdout.readline())["url"], asked.out)
@@ -82,7 +83,7 @@ def take(address: str, out: Path) -> None:
         shot("map", nothing, "#/map")
         shot("lasso", lasso, "#/map")
         shot("class-dark", hover, "#/map/9", dark=True)
-        shot("split", split, "#/map/9")
+        shot("split", split, "#/map")
         shot("rename", rename, "#/map/5")
         shot("classes", nothing, "#/classes/5")
         shot("scores-dark", nothing, "#/scores", dark=True)
@@ -125,6 +126,8 @@ def hover(page: Any) -> None:
 
 
 def split(page: Any) -> None:
+    page.keyboard.press("h")  # the first class that looks like two
+    page.wait_for_timeout(400)
     page.keyboard.press("s")
     page.wait_for_timeout(400)
     page.keyboard.press("Enter")
