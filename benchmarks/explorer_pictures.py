@@ -38,7 +38,9 @@ def main() -> None:
         copy = shutil.copytree(asked.run, Path(folder) / "demo-run")
         (copy / "review.jsonl").unlink(missing_ok=True)
         command = [*CDKNET, "explore", str(copy), "--no-browser", "--json", "--port", "0"]
-        server = subprocess.Popen([*command, "--truth", str(asked.truth or copy / "truth.csv")], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [*command, "--truth", str(asked.truth or copy / "truth.csv")], stdout=subprocess.PIPE, text=True
+        )
         try:
             assert server.stdout
             take(json.loads(server.stdout.readline())["url"], asked.out)

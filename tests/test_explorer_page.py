@@ -102,7 +102,7 @@ def _oklab(linear: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("theme", ["LIGHT", "DARK"])
 def test_class_colours_stay_apart_for_every_kind_of_colour_vision(theme: str) -> None:
-    """0.1 in OKLab is five times the difference that is just seen (0.02); with full colour vision it is eight."""
+    """0.1 in OKLab is five times the difference that is just seen (0.02); full colour vision gets eight."""
     if not WEB.is_dir():
         pytest.skip("the sources of the page are not here (an installed package)")
     block = re.search(rf"{theme} = \[(.*?)\]", (WEB / "palette.ts").read_text(encoding="utf-8"), re.S)
