@@ -23,6 +23,7 @@ from PIL import Image
 
 CDKNET = [sys.executable, "-c", "from cdknet.cli import main; main()"]
 DRAW = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIZES = {"desk": ({"width": 1440, "height": 900}, 1), "phone": ({"width": 390, "height": 844}, 2)}
 
 
@@ -143,7 +144,8 @@ def rename(page: Any) -> None:
         toast.click()
     page.keyboard.press("r")
     page.wait_for_timeout(500)
-    page.keyboard.type("six")
+    sample = page.evaluate("async i => (await fetch('api/samples/' + i)).json()", central(page, 5))
+    page.keyboard.type(WORDS[int(sample["truth"].removeprefix("digit "))])
 
 
 if __name__ == "__main__":
