@@ -1,8 +1,8 @@
 """The pictures of the explorer in docs/pictures, made anew in headless Chromium.
 
-    python benchmarks/explorer_pictures.py RUN --truth truth.csv [--out docs/pictures]
+    python benchmarks/explorer_pictures.py RUN [--truth truth.csv] [--out docs/pictures]
 
-RUN is a run of `cdknet demo`; a copy of it is reviewed, RUN itself is not touched.
+RUN is a run of `cdknet demo`, which holds its truth; a copy of it is reviewed, RUN itself is not touched.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from PIL import Image
 
 CDKNET = [sys.executable, "-c", "from cdknet.cli import main; main()"]
 DRAW = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 SIZES = {"desk": ({"width": 1440, "height": 900}, 1), "phone": ({"width": 390, "height": 844}, 2)}
 
 
@@ -31,13 +32,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", type=Path)
-    parser.add_argument("--truth", type=Path, required=True)
+    parser.add_argument("--truth", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copytree(asked.run, Path(folder) / "digits")
+        copy = shutil.copytree(asked.run, Path(folder) / "demo-run")
+        (copy / "review.jsonl").unlink(missing_ok=True)
         command = [*CDKNET, "explore", str(copy), "--no-browser", "--json", "--port", "0"]
-        server = subprocess.Popen([*command, "--truth", str(asked.truth)], stdout=subprocess.PIPE, text=True)
+        server = subprocess.Popen(
+            [*command, "--truth", str(asked.truth or copy / "truth.csv")], stdout=subprocess.PIPE, text=True
+        )
         try:
             assert server.stdout
             take(json.loads(server.stdout.readline())["url"], asked.out)
@@ -82,7 +86,7 @@ def take(address: str, out: Path) -> None:
         shot("map", nothing, "#/map")
         shot("lasso", lasso, "#/map")
         shot("class-dark", hover, "#/map/9", dark=True)
-        shot("split", split, "#/map/9")
+        shot("split", split, "#/map")
         shot("rename", rename, "#/map/5")
         shot("classes", nothing, "#/classes/5")
         shot("scores-dark", nothing, "#/scores", dark=True)
@@ -125,6 +129,8 @@ def hover(page: Any) -> None:
 
 
 def split(page: Any) -> None:
+    page.keyboard.press("h")  # the first class that looks like two
+    page.wait_for_timeout(400)
     page.keyboard.press("s")
     page.wait_for_timeout(400)
     page.keyboard.press("Enter")
@@ -138,7 +144,8 @@ def rename(page: Any) -> None:
         toast.click()
     page.keyboard.press("r")
     page.wait_for_timeout(500)
-    page.keyboard.type("six")
+    sample = page.evaluate("async i => (await fetch('api/samples/' + i)).json()", central(page, 5))
+    page.keyboard.type(WORDS[int(sample["truth"].removeprefix("digit "))])
 
 
 if __name__ == "__main__":

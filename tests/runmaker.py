@@ -22,6 +22,7 @@ def make_run(
     samples: bool = True,
     ids: list[str] | None = None,
     names: list[str] | None = None,
+    options: dict[str, object] | None = None,
     seed: int = 0,
 ) -> Path:
     """Well-separated groups; the first `n_old` are labelled."""
@@ -49,7 +50,7 @@ def make_run(
     ]
     run = Run(
         config={
-            "options": {"expansion": "last", "label_weight": 1.0},
+            "options": options or {"expansion": "last", "label_weight": 1.0},
             "blueprint": blueprint,
             "classes": names,
             "seed": seed,

@@ -92,6 +92,25 @@ def test_a_useless_truth_is_named(run, tmp_path, capsys, content, message):
     assert message in complaint(capsys)
 
 
+@pytest.mark.slow
+def test_the_demo_leaves_a_truth_that_fits_its_run_and_says_how_to_look_at_it(tmp_path, capsys, monkeypatch):
+    from cdknet import demo
+
+    quick = {"method": "cd-knet", "pretrain_epochs": 1, "discover_epochs": 1, "expand_steps": 1}
+    fit = demo.fit_digits
+    monkeypatch.setattr(
+        demo,
+        "fit_digits",
+        lambda problem, seed, watchers=(), **_: fit(problem, seed, watchers, **quick, calibrate=False),
+    )
+    monkeypatch.setattr("cdknet.pictures.map_2d", lambda z, seed=0: np.asarray(z[:, :2], np.float32))
+    out = tmp_path / "demo-run"
+    assert main(["demo", "--out", str(out)]) == 0
+    assert f"cdknet explore {out} --truth {out}/truth.csv" in capsys.readouterr().out
+    assert main(["evaluate", str(out), "--truth", str(out / "truth.csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+
+
 def test_show_says_what_is_there(run, capsys):
     assert main(["show", str(run)]) == 0
     shown = capsys.readouterr().out

@@ -102,6 +102,14 @@ def test_one_heap_is_not_called_two_and_two_are(d, seed):
         assert all("%" in h.reason for h in hints)
 
 
+def test_two_heaps_whose_samples_come_in_turns_are_two_and_like_no_third_between_them():
+    heaps = np.random.default_rng(0).normal(0, 1, (300, 3)) + np.array([-9, 0, 9])[np.arange(300) % 3, None]
+    review = review_of(np.arange(300) % 3 % 2)
+    cards = cards_of(heaps, review)
+    assert [(h.kind, h.into) for h in cards.hints(0, review)] == [("split", 2)]
+    assert cards.hints(1, review) == []
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_halves_of_one_heap_are_told_to_merge_and_two_heaps_are_not(seed):
     generator = np.random.default_rng(seed)

@@ -98,6 +98,36 @@ def test_samples_stay_out_of_a_run_where_asked_and_can_be_named_again(tmp_path, 
     assert (tmp_path / "run2" / "samples.npy").exists(), "and from here on they are there"
 
 
+def test_samples_of_another_file_are_refused(run, model, tmp_path, capsys):
+    """Of the same shape, in the same names: told by their values."""
+    other = X[::-1].copy()
+    bare = model.save(tmp_path / "bare", samples=False)
+    for folder in (run, bare):
+        assert open_run(folder, samples=X.astype(np.float64)).samples is not None, (
+            "what a network sees is one"
+        )
+        with pytest.raises(ValueError, match="other values"):
+            open_run(folder, samples=other)
+        with pytest.raises(ValueError, match="other values"):
+            refine(folder, tmp_path / "x", samples=other)
+    again = ClassDiscovery.load(bare).save(tmp_path / "again")
+    with pytest.raises(ValueError, match="other values"):
+        open_run(again, samples=other)
+    older = json.loads((bare / "config.json").read_text())
+    del older["samples_digest"]
+    (bare / "config.json").write_text(json.dumps(older))
+    assert open_run(bare, samples=other).samples is not None, "an older run has nothing to tell them by"
+    data, wrong = tmp_path / "data.npz", tmp_path / "wrong.npz"
+    np.savez(data, X=X.reshape(len(X), -1), y=Y)
+    np.savez(wrong, X=other.reshape(len(X), -1))
+    few = ["--method", "cd-knet", "--pretrain-epochs", "1", "--discover-epochs", "1", "--expand-steps", "5"]
+    command = ["discover", str(data), "--new-classes", "2", "--out", str(tmp_path / "cli"), *few]
+    assert main([*command, "--no-samples", "--no-calibrate"]) == 0
+    capsys.readouterr()
+    assert main(["explore", str(tmp_path / "cli"), "--data", str(wrong), "--no-browser"]) == 2
+    assert "other values" in capsys.readouterr().err
+
+
 def test_samples_too_large_are_left_out(model, tmp_path, monkeypatch):
     monkeypatch.setattr("cdknet.estimator.storable", lambda X: None)
     assert not (model.save(tmp_path / "run") / "samples.npy").exists()
@@ -242,15 +272,31 @@ def test_the_page_can_start_a_refinement_and_watch_it(run, tmp_path):
         headers = {"X-Cdknet-Token": client.token, "Content-Type": "application/json"}
         assert client.raw("POST", "/api/refine", '{"out": "run2"}', headers)[0] == 202
         assert client.post("/api/refine", {"out": "run3"}, 422)["error"].startswith("One refinement")
-        stages = set()
+        stages, shares = set(), []
         deadline = time.monotonic() + 120
         while (status := client.json("/api/refine"))["state"] == "running":
             stages.add(status["stage"])
+            shares.append(status["share"])
             assert time.monotonic() < deadline
             time.sleep(0.02)
         assert status["state"] == "done", status["error"]
         assert "refine" in stages
+        assert shares == sorted(shares), "it never goes back"
+        assert status["free"] == "run-refined"
     assert "three" in ClassDiscovery.load(tmp_path / "run2").classes_
+
+
+def test_a_refinement_is_refused_before_it_starts_where_it_cannot_be(model, tmp_path):
+    from test_explorer_server import Serving
+
+    with Serving(model.save(tmp_path / "my run", samples=False)) as client:
+        assert "--data" in client.post("/api/refine", {"out": "run2"}, 422)["error"]
+        assert client.json("/api/refine")["state"] == "idle"
+        assert client.json("/api/refine")["free"] == "my-run-refined"
+        (tmp_path / "my-run-refined").mkdir()
+        (tmp_path / "my-run-refined-2").mkdir()
+        assert client.json("/api/refine")["free"] == "my-run-refined-3"
+    assert [path.name for path in tmp_path.glob("run2*")] == []
 
 
 @pytest.mark.slow
@@ -362,6 +408,7 @@ def test_the_report_command(bundle, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["explore", "nowhere"], "must be a cdknet run folder"),
+        (["explore", "{run}/labels.csv"], "Got a file"),
         (["explore", "{run}", "--truth", "nowhere.csv"], "no such file"),
         (["explore", "{run}", "--host", "203.0.113.7", "--no-browser"], "free here"),
         (["explore", "{run}", "--port", "70000"], "--port"),

@@ -60,6 +60,8 @@ steps = st.one_of(
     st.fixed_dictionaries({"kind": st.just("reject"), "samples": rows}),
     st.fixed_dictionaries({"kind": st.just("reject"), "class": ids}),
     st.fixed_dictionaries({"kind": st.just("note"), "class": ids, "text": st.sampled_from(["", "n", "m"])}),
+    st.fixed_dictionaries({"kind": st.just("dismiss"), "class": ids, "hint": st.just("split")}),
+    st.fixed_dictionaries({"kind": st.just("dismiss"), "class": ids, "hint": st.just("merge"), "with": ids}),
     st.sampled_from(["undo", "redo"]),
 )
 
@@ -186,6 +188,44 @@ def test_what_cannot_be_done_is_said_and_leaves_no_line(action, message, tmp_pat
         j.do(0, action, halves)
     assert j.review.same_as(start())
     assert journal(tmp_path).revision == 0
+
+
+def test_a_name_that_a_class_once_had_is_not_given_to_another(tmp_path):
+    j = journal(tmp_path)
+    do(j, kind="rename", **{"class": 3}, name="six")
+    do(j, kind="move", samples=[0], to=None)
+    assert j.review.classes[5].name == "new-3", "new-1 was the name of class 3"
+    j.undo(j.revision)
+    do(j, kind="move", samples=[1], to=None)
+    assert j.review.classes[6].name == "new-4", "also where the class was undone"
+    again = journal(tmp_path)
+    do(again, kind="move", samples=[2], to=None)
+    assert again.review.classes[7].name == "new-5", "also after a restart"
+    do(again, kind="rename", **{"class": 3}, name="new-1")
+    assert again.review.classes[3].name == "new-1", "a person may"
+
+
+def test_a_hint_stays_away_until_the_class_changes(tmp_path):
+    j = journal(tmp_path)
+    do(j, kind="dismiss", **{"class": 3, "hint": "split"})
+    done = do(j, kind="dismiss", **{"class": 3, "hint": "merge", "with": 4})
+    assert done.summary == "hint that new-1 and new-2 are one dismissed"
+    assert j.review.dismissed(3, "split", None)
+    assert j.review.dismissed(3, "merge", 4)
+    assert j.review.dismissed(4, "merge", 3)
+    assert not j.review.dismissed(4, "split", None)
+    do(j, kind="rename", **{"class": 3}, name="x")
+    assert j.review.dismissed(3, "split", None)
+    do(j, kind="move", samples=j.review.members(3)[:1].tolist(), to=0)
+    assert not j.review.dismissed(3, "split", None)
+    assert not j.review.dismissed(4, "merge", 3)
+    j.undo(j.revision)
+    assert j.review.dismissed(3, "split", None)
+    assert j.review.dismissed(3, "merge", 4)
+    with pytest.raises(ReviewError, match="split or merge"):
+        do(j, kind="dismiss", **{"class": 3, "hint": "dance"})
+    with pytest.raises(ReviewError, match="dismissed already"):
+        do(j, kind="dismiss", **{"class": 3, "hint": "split"})
 
 
 def test_a_class_that_cannot_be_divided_is_not(tmp_path):

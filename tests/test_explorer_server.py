@@ -5,6 +5,7 @@ import http.client
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -302,6 +303,38 @@ def test_a_read_only_session_changes_nothing(tmp_path):
     assert not (tmp_path / "run" / "review.jsonl").exists()
 
 
+def test_a_dismissed_hint_is_not_shown(tmp_path):
+    run = make_run(tmp_path / "run", n=600)
+    with Serving(run) as client:
+        client.act(kind="merge", classes=[3, 4], into=3)
+        hints = client.json("/api/classes/3")["hints"]
+        assert [hint["kind"] for hint in hints] == ["split"]
+        assert "gap" in hints[0]["reason"]
+        client.act(kind="dismiss", **{"class": 3, "hint": "split"})
+        assert client.json("/api/classes/3")["hints"] == []
+        client.post("/api/undo", {"revision": 2})
+        assert client.json("/api/classes/3")["hints"] == hints
+
+
+def test_formats_that_cannot_be_written_are_named(fresh, monkeypatch):
+    assert fresh.json("/api/run")["formats"] == {"csv": None, "parquet": None, "json": None}
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    formats = fresh.json("/api/run")["formats"]
+    assert formats["csv"] is None
+    assert formats["parquet"] == fresh.json("/api/export?format=parquet", 501)["error"]
+
+
+def test_options_are_told_with_what_they_do(fresh, tmp_path):
+    """Only those that have a say in the run's method."""
+    about = fresh.json("/api/run")
+    assert about["option_help"].keys() == {"expansion", "label_weight"}
+    assert "layers that grow" in about["option_help"]["expansion"]
+    run = make_run(tmp_path / "other", options={"method": "cd-knet", "heads": 4, "discover_epochs": 20})
+    about = Session(open_run(run)).about()
+    assert about["option_help"].keys() == {"method", "discover_epochs"}
+    assert about["options"]["heads"] == 4
+
+
 def test_exports_hold_the_reviewed_labels(fresh):
     import pyarrow.parquet
 
@@ -334,6 +367,18 @@ def test_nothing_is_answered_without_the_token(client):
             status, _, _ = client.raw("GET", f"{path}?token={urllib.parse.quote(token)}")
             assert status == 401
     assert client.raw("GET", f"/api/run?token={client.token}")[0] == 401, "in the address of the page only"
+
+
+def test_a_page_without_the_token_is_a_page_and_brings_nothing_in(client):
+    status, headers, content = client.raw("GET", "/", headers={})
+    assert status == 401
+    text = content.decode()
+    assert "<style>" in text
+    assert "cdknet explore printed" in text
+    assert client.token not in text
+    policy = headers["content-security-policy"]
+    assert "style-src 'sha256-" in policy
+    assert "unsafe" not in policy
 
 
 def test_the_address_sets_a_cookie_that_scripts_cannot_read(client):
@@ -448,7 +493,9 @@ def test_every_answer_carries_the_safe_headers(client):
     for path in ("/", "/api/run", "/api/nowhere", "/api/samples/1/picture", "/api/samples/x"):
         for token in (client.token, ""):
             _, headers, _ = client.raw("GET", path, headers={"X-Cdknet-Token": token})
-            assert headers["content-security-policy"] == CSP
+            policy = headers["content-security-policy"]
+            bare = path == "/" and not token  # its style stands inside it, and may by its hash
+            assert (re.sub("'sha256-[^']+'", "'self'", policy, count=1) if bare else policy) == CSP
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["x-frame-options"] == "DENY"
             assert "server" not in headers

@@ -128,9 +128,9 @@ def demo(
     force: Force = False,
 ) -> None:
     """Digits 0-4 are known, 5-9 are not: find them, and compare with simpler methods. A minute or two."""
-    from cdknet.demo import compare, digits_problem, fit_digits, with_paper
+    from cdknet.demo import compare, digits_problem, fit_digits, truth_csv, with_paper
     from cdknet.progress import Bars
-    from cdknet.runs import check_target
+    from cdknet.runs import check_target, replace_file
 
     check_target(out, force)
     problem = digits_problem()
@@ -146,6 +146,7 @@ def demo(
         if s == seed:
             ids = [f"digit {i}" for i in range(len(problem.train.X))]
             _save(model, problem.train.X, out, force=force, ids=ids, source="digits")
+            replace_file(out / "truth.csv", truth_csv(ids, problem.train_truth))
     if as_json:
         _print_json([_comparison_json(c) for c in comparisons])
         return
@@ -154,7 +155,9 @@ def demo(
     for table in comparison_tables(comparisons):
         _console().print(table)
     _console().print(
-        f"Run folder: {out}   Look at {out / 'pictures'}, or: cdknet show {out}", highlight=False
+        f"Run folder: {out}   Look at it in the browser: cdknet explore {out} --truth {out / 'truth.csv'}",
+        highlight=False,
+        soft_wrap=True,
     )
 
 

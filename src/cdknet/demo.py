@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from cdknet import data
-from cdknet.data import OpenWorldProblem
+from cdknet.data import HiddenTruth, OpenWorldProblem
 from cdknet.estimator import ClassDiscovery
 from cdknet.history import Watcher
 from cdknet.inputs import Inputs
@@ -102,6 +104,15 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
 def with_paper(ours: Comparison, paper: Comparison) -> Comparison:
     """Ours, with the lines of the paper's own objective above it, stage 1 among them: we have none."""
     return ours._replace(lines=[*paper.lines, *ours.lines[2:]], old_before=paper.old_before)
+
+
+def truth_csv(ids: Sequence[str], truth: HiddenTruth) -> bytes:
+    """What each digit is in truth, for `cdknet explore --truth` and `cdknet evaluate`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("id", "label"))
+    writer.writerows(zip(ids, truth.y.tolist(), strict=True))
+    return text.getvalue().encode()
 
 
 def fit_digits(

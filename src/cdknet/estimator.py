@@ -37,7 +37,16 @@ from cdknet.options import (
 from cdknet.pipeline import Blueprint, Fitted, Model, run_stages
 from cdknet.readout import Centers, Neighbors, Readout
 from cdknet.rehearsal import NoRehearsal, stages_of
-from cdknet.runs import FolderCheckpoint, Run, StageCache, fingerprint, read_run, storable, write_run
+from cdknet.runs import (
+    FolderCheckpoint,
+    Run,
+    StageCache,
+    fingerprint,
+    read_run,
+    samples_digest,
+    storable,
+    write_run,
+)
 from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem
 from cdknet.tune import Report, untuned
@@ -280,6 +289,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.history_, self.seed_ = list(history), seed
         self.spent_ = {stage: round(seconds, 2) for stage, seconds in history.spent.items()}
         self._samples: NDArray[Any] | None = X  # for `save`; a view, no copy
+        self._samples_digest: str | None = samples_digest(X)
         self.n_features_in_ = X.shape[1] if X.ndim == 2 else int(np.prod(X.shape[1:]))
         self.pseudo_labels_ = fitted.discovery.pseudo_labels.numpy()
         U, rows = fitted.discovery.U, fitted.discovery.U_rows
@@ -493,6 +503,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 "validation_accuracy": self.validation_accuracy_,
                 "spent": self.spent_,
                 "tuning": self.tuning_,
+                "samples_digest": getattr(self, "_samples_digest", None),
                 "confidence": {
                     "overall": self.overall_confidence_,
                     "classes": self.class_confidence_.tolist(),
@@ -567,7 +578,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             new.spent_, new.tuning_ = config.get("spent", {}), config.get("tuning")
             new.calibration_ = config.get("confidence", {}).get("calibration", {"calibrated": False})
             new.embedding_, new.history_ = run.embedding["features"], run.history
-            new._samples = run.samples
+            new._samples, new._samples_digest = run.samples, config.get("samples_digest")
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"The run's config.json must be whole. Got {type(error).__name__}: {error}."

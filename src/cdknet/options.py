@@ -152,7 +152,9 @@ class DiscoverOptions(Options):
     label_weight: float = option(
         10.0, "stage 2: lambda, weight of the old labels; 0: images alone; inf: labels alone", least=0
     )
-    discover_epochs: int = option(20, "stage 2: most rounds of network step and U step", least=1)
+    discover_epochs: int = option(
+        20, "stage 2: most rounds of network step and U step; CD-KNet+ counts steps", least=1
+    )
     discover_batch_size: int = option(1024, "stage 2: samples in a mini-batch kernel", least=4)
     discover_learning_rate: float | None = option(
         None, "stage 2: Adam's learning rate; unset: as in stage 1", above=0

@@ -68,6 +68,15 @@ def _stored_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(dtype if dtype in (np.uint8, np.float16) else np.float32)
 
 
+def samples_digest(X: NDArray[Any]) -> str:
+    """A digest of samples as a run would hold them (of 64 MB of evenly spaced ones, where there are more)."""
+    dtype = _stored_type(X.dtype)
+    step = max(1, -(-X.size * dtype.itemsize // 2**26))
+    digest = hashlib.sha256(repr((X.shape, dtype.str)).encode())
+    digest.update(np.ascontiguousarray(X[::step], dtype=dtype).tobytes())
+    return digest.hexdigest()
+
+
 def check_target(folder: Path, force: bool) -> None:
     """Raise if `folder` may not be written: something is there, and `force` was not said."""
     if folder.exists() and not force:
@@ -161,6 +170,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not folder.is_dir() or not path.is_file():
         what = "no such folder" if not folder.exists() else "no config.json in it"
+        what = "a file" if folder.is_file() else what
         raise ValueError(f"{folder} must be a cdknet run folder. Got {what}. Make one with cdknet discover.")
     config = _read_json(path)
     if config.get("format") != FORMAT:

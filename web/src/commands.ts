@@ -1,9 +1,9 @@
 /** Everything a person can do, once: its keys, its name for the help, and what it does. */
 
 import { samples } from "./dom";
-import { REJECTED } from "./data/types";
+import { type Action, type Outcome, REJECTED } from "./data/types";
 import type { MapView } from "./map/view";
-import { askName, askNote, askParts, exportDialog, likelyFor, pickClass, refineDialog } from "./parts/dialogs";
+import { askMerge, askName, askNote, askParts, exportDialog, likelyFor, pickClass, refineDialog } from "./parts/dialogs";
 import { helpDialog } from "./parts/help";
 import { searchDialog } from "./parts/search";
 import { type ColourBy, type Store, VIEWS } from "./store";
@@ -24,21 +24,6 @@ export function mergeTarget(store: Store): number {
 }
 
 export type Commands = Record<string, Command>;
-
-/** How a key is written for people. */
-export function keyName(key: string): string {
-  const mac = /Mac|iPhone|iPad/.test(navigator.platform);
-  return key
-    .split("+")
-    .map((part) => {
-      if (part === "ctrl") return mac ? "⌘" : "Ctrl";
-      if (part === "shift") return mac ? "⇧" : "Shift";
-      if (part === "escape") return "Esc";
-      if (part === "plus") return "+";
-      return part.length === 1 ? part.toUpperCase() : part;
-    })
-    .join(mac ? "" : " ");
-}
 
 export function makeCommands(store: Store, map: MapView): Commands {
   const current = () => {
@@ -62,18 +47,27 @@ export function makeCommands(store: Store, map: MapView): Commands {
     store.show(views[(views.indexOf(store.view) + by + views.length) % views.length]);
   };
 
+  /** For a dialog: do it, and answer why it could not be done, or null. */
+  async function attempt(action: Action, what: string, then?: (outcome: Outcome) => void): Promise<string | null> {
+    let why: string | null = null;
+    const outcome = await store.act(action, what, (text) => (why = text));
+    if (outcome) then?.(outcome);
+    return why;
+  }
+
   async function rename() {
     const info = current();
-    const name = info && (await askName(store, info));
-    if (info && name && name !== info.name) await store.act({ kind: "rename", class: info.id, name }, `rename ${info.name} to ${name}`);
+    if (!info) return;
+    await askName(store, info, async (name) => (name === info.name ? null : attempt({ kind: "rename", class: info.id, name }, `rename ${info.name} to ${name}`)));
   }
   async function merge() {
     const info = current();
     if (!info) return;
     if (store.classes.length > 1) {
-      const names = store.classes.map((c) => store.nameOf(c)).join(", ");
+      const chosen = store.classes.map((c) => store.class(c)).filter((c) => c !== undefined);
       const into = mergeTarget(store);
-      if (await store.act({ kind: "merge", classes: [...store.classes], into }, `merge ${names}`)) store.chooseClass(into);
+      const what = `merge ${chosen.map((c) => c.name).join(", ")}`;
+      await askMerge(store, chosen, into, () => attempt({ kind: "merge", classes: chosen.map((c) => c.id), into }, what, () => store.chooseClass(into)));
       return;
     }
     const known = info.kind === "old"; // a known class takes others in, but never goes away
@@ -91,13 +85,13 @@ export function makeCommands(store: Store, map: MapView): Commands {
   }
   async function split() {
     const info = current();
-    const k = info && (await askParts(store, info));
-    if (!info || !k) return;
-    const outcome = await store.act({ kind: "split", class: info.id, k }, `split ${info.name}`);
-    if (outcome) {
-      store.classes = outcome.changed.classes.filter((c) => store.class(c)).sort((a, b) => a - b);
-      store.chooseClass(store.classes[0] ?? null);
-    }
+    if (!info) return;
+    await askParts(store, info, (k) =>
+      attempt({ kind: "split", class: info.id, k }, `split ${info.name}`, (outcome) => {
+        const parts = outcome.changed.classes.filter((c) => store.class(c)).sort((a, b) => a - b);
+        store.chooseClass(parts[0] ?? null);
+      }),
+    );
   }
   async function markOld() {
     const info = current();
@@ -122,8 +116,8 @@ export function makeCommands(store: Store, map: MapView): Commands {
   }
   async function note() {
     const info = current();
-    const text = info ? await askNote(info) : null;
-    if (info && text !== null && text !== info.note) await store.act({ kind: "note", class: info.id, text }, `note on ${info.name}`);
+    if (!info) return;
+    await askNote(info, async (text) => (text === info.note ? null : attempt({ kind: "note", class: info.id, text }, `note on ${info.name}`)));
   }
   async function move(fresh: boolean) {
     const chosen = picked();
@@ -218,8 +212,9 @@ export function bindKeys(commands: Commands): void {
   const byKey = new Map(Object.values(commands).flatMap((c) => c.keys.map((k) => [k, c] as const)));
   addEventListener("keydown", (e) => {
     const target = e.target as HTMLElement;
-    if (e.altKey || document.querySelector("dialog[open]")) return;
-    if (target.closest?.("input, textarea, select, [contenteditable]")) return;
+    if (e.altKey || e.defaultPrevented || document.querySelector("dialog[open]")) return;
+    const closing = target.closest?.("dialog"); // its field may have the keyboard for a moment longer
+    if (!closing && target.closest?.("input, textarea, select, [contenteditable]")) return;
     const command = byKey.get(pressed(e));
     if (!command) return;
     e.preventDefault();

@@ -3,14 +3,15 @@
  *
  * Ten colours a theme, chosen so that any two stay apart for full colour vision and under protan, deutan and
  * tritan simulation; no ten more would. So a class has a colour and a shape: ten by five is fifty looks. They
- * hang on the class's number, which never changes, so a class keeps its look through every action.
+ * hang on the class's number, which never changes, so a class keeps its look through every action. By night a
+ * number has another colour, of about the same hue.
  */
 
 export const LIGHT = [
   "#0066cc", "#aa8800", "#662244", "#66ccff", "#bb4477", "#446600", "#8888ff", "#ee8899", "#332299", "#bbcc00",
 ];
 export const DARK = [
-  "#3399aa", "#ff9922", "#994455", "#bbccff", "#bb88ff", "#aa7700", "#00cc99", "#5555bb", "#ffdd33", "#77ffbb",
+  "#66aaff", "#eecc88", "#884477", "#88eeff", "#dd1100", "#99aa11", "#aa55ff", "#ee88aa", "#3355bb", "#ddff11",
 ];
 export const SHAPES = ["circle", "diamond", "triangle", "square", "cross"] as const;
 export const COLOURS = LIGHT.length;

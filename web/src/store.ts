@@ -127,6 +127,12 @@ export class Store {
     return id === REJECTED ? "noise" : (this.byId.get(id)?.name ?? `class ${id}`);
   }
 
+  /** Classes that stand out on the map: those chosen, and the one under the pointer (alone, where one is chosen). */
+  lit(): Set<number> {
+    if (this.highlight === null) return new Set(this.classes);
+    return new Set(this.classes.length > 1 ? [...this.classes, this.highlight] : [this.highlight]);
+  }
+
   /** The class in the side panel. */
   get current(): ClassInfo | undefined {
     return this.byId.get(this.classes[0]);
@@ -175,6 +181,7 @@ export class Store {
     else if (this.classes.includes(id)) this.classes = this.classes.filter((c) => c !== id);
     else this.classes = [...this.classes, id];
     this.inspect = "class";
+    this.highlight = null; // what was under the pointer has just been drawn anew: it tells when it next moves
     this.writeAddress();
     this.emit("classes", "inspect");
   }
@@ -254,12 +261,14 @@ export class Store {
       if (heir !== undefined) kept.push(heir);
     }
     this.classes = kept;
+    this.highlight = null;
     this.writeAddress();
     this.emit("review", "classes");
   }
 
-  act(action: Action, what: string): Promise<Outcome | null> {
-    return this.change((revision) => this.source.act(revision, action), what, () => this.act(action, what));
+  /** Do it and say so. What goes wrong is said in a message, or to `refused` where one listens. */
+  act(action: Action, what: string, refused?: (why: string) => void): Promise<Outcome | null> {
+    return this.change((revision) => this.source.act(revision, action), what, () => this.act(action, what), null, refused);
   }
 
   step(direction: "undo" | "redo"): Promise<Outcome | null> {
@@ -276,8 +285,12 @@ export class Store {
     what: string,
     again: (() => void) | null,
     step: "undo" | "redo" | null = null,
+    refused?: (why: string) => void,
   ): Promise<Outcome | null> {
-    if (!this.editable || this.busy) return null;
+    if (!this.editable || this.busy) {
+      refused?.("The change before this one is still under way. Try again in a moment.");
+      return null;
+    }
     this.setBusy(true);
     try {
       const outcome = await send(this.state.revision);
@@ -300,7 +313,8 @@ export class Store {
             "so this would have overwritten it. You now see the newest state.",
           actions: again ? [{ label: "Do it now", run: again }] : [],
         });
-      } else this.fail(error, what);
+      } else if (refused) refused(this.problem(error));
+      else this.fail(error, what);
       return null;
     } finally {
       this.setBusy(false);
@@ -308,10 +322,14 @@ export class Store {
     }
   }
 
+  /** What an error says; where it says that the server is gone, the page knows from here on. */
+  problem(error: unknown): string {
+    if (error instanceof Unreachable || (error instanceof Refused && error.status === 401)) this.setOnline(false);
+    return error instanceof Error ? error.message : String(error);
+  }
+
   fail(error: unknown, what?: string): void {
-    const text = error instanceof Error ? error.message : String(error);
-    if (error instanceof Unreachable) this.setOnline(false);
-    if (error instanceof Refused && error.status === 401) this.setOnline(false);
+    const text = this.problem(error);
     this.notify({ tone: "error", text: what ? `Not done: ${what}. ${text}` : text });
   }
 

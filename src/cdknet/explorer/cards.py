@@ -169,12 +169,14 @@ class Cards:
         """Where a class looks like several, and where it and another look like one."""
         if class_id not in self._centers:
             return []
-        if class_id not in self._split_hints:
-            self._split_hints[class_id] = self._split_hint(class_id)
-        split = self._split_hints[class_id]
-        out = [] if split is None else [split]
+        split = self._split_once(class_id)
+        if split is not None:
+            return [split]  # the middle of two heaps is nowhere: it says nothing of other classes
+        out = []
         for other in list(self.card(class_id).shares)[:3]:
             if "new" not in (review.classes[class_id].kind, review.classes[other].kind):
+                continue
+            if self._split_once(other) is not None:
                 continue
             hint = self._merge_hint(class_id, other, review)
             if hint is not None:
@@ -185,6 +187,11 @@ class Cards:
         rows = self.rows(class_id)
         step = max(1, -(-len(rows) // MOST_LOOKED_AT))
         return self.features[rows[::step]]
+
+    def _split_once(self, class_id: int) -> Hint | None:
+        if class_id not in self._split_hints:
+            self._split_hints[class_id] = self._split_hint(class_id)
+        return self._split_hints[class_id]
 
     def _split_hint(self, class_id: int) -> Hint | None:
         points = self._some(class_id)
@@ -197,8 +204,9 @@ class Cards:
             "split",
             None,
             len(found.sizes),
-            f"Groups of about {sizes} samples. Between the first two lie {found.valley:.0%} as many samples "
-            f"as at their middles (one heap has about 100%; hint below {SPLIT_BELOW:.0%}).",
+            f"Groups of about {sizes} samples with a gap between them: halfway from the first to the second "
+            f"samples lie only {found.valley:.0%} as close together as inside the groups. In a class of one "
+            f"kind there is no gap, near 100%; this is shown below {SPLIT_BELOW:.0%}.",
         )
 
     def _merge_hint(self, class_id: int, other: int, review: Review) -> Hint | None:
@@ -217,10 +225,10 @@ class Cards:
             "merge",
             other,
             None,
-            f"Between the middles of this class and {review.classes[other].name} lie {depth:.0%} as many "
-            f"samples as at them (two classes have few; hint above {MERGE_ABOVE:.0%}). The middles are "
-            f"{apart / max(radius, 1e-12):.1f} radii apart, and {share:.0%} of this class are about as near "
-            "to the other.",
+            f"There is hardly a gap to {review.classes[other].name}: halfway to it samples lie {depth:.0%} "
+            f"as close together as inside the two. Between separate classes there are few, near 0%; this is "
+            f"shown above {MERGE_ABOVE:.0%}. The middles are {apart / max(radius, 1e-12):.1f} radii apart, "
+            f"and {share:.0%} of this class lie about as near to the other.",
         )
 
 
@@ -275,6 +283,7 @@ def _honest_cut(points: NDArray[np.float32]) -> tuple[float, list[NDArray[np.flo
     """Cut in two by centres from one half of the points; the valley as the other half shows it."""
     if len(points) < FEWEST:
         return None
+    points = np.random.default_rng(0).permutation(points)  # classes may come in turns
     centers = kmeans(points[::2], 2, seed=0, restarts=2).centers
     held_out = points[1::2]
     side = _nearest(held_out, centers)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdknet.explorer.review import JOURNAL, MOST_CLASSES, REJECTED, Journal, Review
-from cdknet.runs import checked_file, open_samples, read_config, read_npz, replace_file
+from cdknet.runs import checked_file, open_samples, read_config, read_npz, replace_file, samples_digest
 
 _DIGITS = re.compile(r"([0-9]+)")
 KEPT_MAP = "map.npy"  # a map that was made after the run, by the explorer
@@ -139,6 +139,8 @@ def open_run(
         what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         raise ValueError(f"{folder}: the files of the run must fit together. Got {what}.") from None
     _check_samples(opened, sample_ids)
+    if samples is not None:
+        _check_values(opened, samples)
     return opened
 
 
@@ -158,6 +160,18 @@ def _check_samples(run: OpenedRun, sample_ids: Sequence[str] | None) -> None:
         raise ValueError(
             f"--data must hold the samples that {run.folder} was made from, in the same order. Got "
             f"{sample_ids[first]!r} in place of {run.ids[first]!r}."
+        )
+
+
+def _check_values(run: OpenedRun, samples: NDArray[Any]) -> None:
+    """Raise if samples that were named again are not those of the run, as far as the run can tell."""
+    wanted, held = run.config.get("samples_digest"), open_samples(run.folder, run.config)
+    if wanted is None and held is not None:
+        wanted = samples_digest(held)
+    if wanted is not None and samples_digest(samples) != wanted:
+        raise ValueError(
+            f"--data must hold the samples that {run.folder} was made from, in the same order. Got as many "
+            "of the same shape, but with other values. Name the file of the run."
         )
 
 

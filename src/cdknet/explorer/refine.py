@@ -41,6 +41,7 @@ from cdknet.runs import (
     fingerprint,
     labels_digest,
     read_run,
+    samples_digest,
     storable,
     verify_samples,
     write_run,
@@ -138,6 +139,7 @@ def refine(
         **{k: run.config[k] for k in ("source", "notes", "columns") if k in run.config},
         class_ids=lesson.ids,
         next_class_id=journal.review.next_id,
+        samples_digest=samples_digest(opened.samples),
         refined={"from": folder.resolve().name, "revision": journal.revision},
     )
     kept = storable(opened.samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -17,17 +18,18 @@ from numpy.typing import NDArray
 
 from cdknet.explorer.review import ReviewError
 
+TRAINING = 0.85  # of the whole; the rest is the map
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 class Refining:
     """At most one refinement at a time, of one run, into a new folder beside it.
 
-    `samples` are those of a run that does not hold its own.
+    `samples` are those of a run that does not hold its own. `why_not` says why there can be none at all.
     """
 
-    def __init__(self, run: Path, samples: NDArray[Any] | None = None) -> None:
-        self.run, self.samples = run.resolve(), samples
+    def __init__(self, run: Path, samples: NDArray[Any] | None = None, *, why_not: str | None = None) -> None:
+        self.run, self.samples, self.why_not = run.resolve(), samples, why_not
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
         self._status: dict[str, Any] = {
@@ -41,7 +43,13 @@ class Refining:
 
     def status(self) -> dict[str, Any]:
         with self._lock:
-            return dict(self._status)
+            return {**self._status, "free": self.free_name()}
+
+    def free_name(self) -> str:
+        """The name of a folder beside the run that is not there yet."""
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", self.run.name).strip("._-")[:60] or "run"
+        names = (f"{stem}-refined{f'-{k}' if k > 1 else ''}" for k in itertools.count(1))
+        return next(name for name in names if not (self.run.parent / name).exists())
 
     def _set(self, **changes: Any) -> None:
         with self._lock:
@@ -49,6 +57,8 @@ class Refining:
 
     def start(self, out: str) -> None:
         """Begin, or raise `ReviewError`. `out` is the name of a folder that is not there yet."""
+        if self.why_not is not None:
+            raise ReviewError(self.why_not)
         if not PLAIN.fullmatch(out) or out.endswith("."):
             raise ReviewError(
                 "out must be a plain folder name: letters, digits, dots, dashes and underscores. Got another."
@@ -82,7 +92,7 @@ class Refining:
         threading.Thread(target=self._follow, args=(self._process, handed), daemon=True).start()
 
     def _follow(self, process: subprocess.Popen[str], handed: TemporaryDirectory[str]) -> None:
-        began: tuple[str, float, float] | None = None  # stage, when, share at that moment
+        began, whole = time.monotonic(), 0.0
         assert process.stdout is not None
         assert process.stderr is not None
         complaints: list[str] = []
@@ -94,12 +104,11 @@ class Refining:
                 stage, share = str(row["stage"]), float(row["share"])
             except (ValueError, KeyError, TypeError):
                 continue
-            now = time.monotonic()
-            if began is None or began[0] != stage:
-                began = (stage, now, share)
-            gained = share - began[2]
-            left = (now - began[1]) / gained * (1 - share) if gained > 0.02 else None
-            self._set(stage=stage, share=round(share, 3), seconds_left=None if left is None else round(left))
+            # One way from 0 to 1, though a training may end before its last epoch.
+            whole = max(whole, TRAINING * share if stage != "map" else TRAINING + (1 - TRAINING) * share)
+            passed = time.monotonic() - began
+            left = round(passed / whole * (1 - whole)) if whole > 0.05 else None
+            self._set(stage=stage, share=round(whole, 3), seconds_left=left)
         code = process.wait()
         reader.join(timeout=5)
         process.stdout.close()

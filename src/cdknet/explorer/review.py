@@ -63,6 +63,7 @@ class ClassRecord:
     name: str
     kind: str  # "old" or "new"
     note: str = ""
+    dismissed: frozenset[int] = frozenset()  # hints not to show: to split (its own id), to merge with (id)
 
 
 @dataclass
@@ -72,6 +73,10 @@ class Review:
     assignment: Ids  # (n,)
     classes: dict[int, ClassRecord]
     next_id: int
+    names: set[str] = field(default_factory=set)  # every name that a class ever had; only ever grows
+
+    def __post_init__(self) -> None:
+        self.names |= {record.name for record in self.classes.values()}
 
     @classmethod
     def start(
@@ -92,11 +97,16 @@ class Review:
         return cls(np.asarray(assignment, dtype=np.uint16).copy(), records, next_id or max(numbers) + 1)
 
     def copy(self) -> Review:
-        return Review(self.assignment.copy(), dict(self.classes), self.next_id)
+        return Review(self.assignment.copy(), dict(self.classes), self.next_id, set(self.names))
 
     def members(self, class_id: int) -> Rows:
         """Rows of the samples of a class, in order."""
         return np.flatnonzero(self.assignment == class_id)
+
+    def dismissed(self, class_id: int, hint: str, other: int | None) -> bool:
+        """Whether a person did not want to see this hint, and neither class has changed since."""
+        pair = [(class_id, class_id)] if hint == "split" else [(class_id, other), (other, class_id)]
+        return all(b in self.classes[a].dismissed for a, b in pair)  # type: ignore[index]
 
     def same_as(self, other: Review) -> bool:
         """Whether samples and classes are the same; ids that were once given out do not count."""
@@ -127,6 +137,7 @@ class Change(NamedTuple):
                 review.classes.pop(class_id, None)
             else:
                 review.classes[class_id] = record
+                review.names.add(record.name)
         review.classes = dict(sorted(review.classes.items()))
         review.next_id = max(review.next_id, self.next_id)
 
@@ -144,7 +155,7 @@ class Change(NamedTuple):
 # From what a person asks to what happens
 
 
-KINDS = ("rename", "merge", "split", "move", "mark_old", "reject", "note")
+KINDS = ("rename", "merge", "split", "move", "mark_old", "reject", "note", "dismiss")
 
 
 def resolve(review: Review, asked: Mapping[str, Any], splitter: Splitter) -> Action:
@@ -190,6 +201,7 @@ def resolve(review: Review, asked: Mapping[str, Any], splitter: Splitter) -> Act
         "merge": ("classes", "into"),
         "mark_old": ("class", "old"),
         "note": ("class", "text"),
+        "dismiss": ("class", "hint", "with"),
         "reject": ("samples",) if asked.get("samples") is not None else ("class",),
     }[kind]
     return {"kind": kind, **{name: asked.get(name) for name in wanted}}
@@ -315,6 +327,27 @@ def _note(review: Review, action: Mapping[str, Any]) -> Change:
     )
 
 
+def _dismiss(review: Review, action: Mapping[str, Any]) -> Change:
+    class_id, hint = _known(review, action["class"]), action["hint"]
+    if hint not in ("split", "merge"):
+        raise ReviewError(f"hint must be split or merge. Got {str(hint)[:40]!r}.")
+    other = _known(review, action.get("with")) if hint == "merge" else class_id
+    if hint == "merge" and other == class_id:
+        raise ReviewError("with must be another class than class. Got the same.")
+    if review.dismissed(class_id, hint, other):
+        raise ReviewError("hint must be one that is shown. Got one that was dismissed already.")
+    records = {a: review.classes[a] for a in (class_id, other)}
+    pairs = {class_id: other, other: class_id}
+    a, b = (records[i].name for i in (class_id, other))
+    return _change(
+        review,
+        {i: (r, replace(r, dismissed=r.dismissed | {pairs[i]})) for i, r in records.items()},
+        summary=f"hint to split {a} dismissed"
+        if hint == "split"
+        else f"hint that {a} and {b} are one dismissed",
+    )
+
+
 _CHANGES: dict[str, Callable[[Review, Mapping[str, Any]], Change]] = {
     "rename": _rename,
     "merge": _merge,
@@ -323,6 +356,7 @@ _CHANGES: dict[str, Callable[[Review, Mapping[str, Any]], Change]] = {
     "mark_old": _mark_old,
     "reject": _reject,
     "note": _note,
+    "dismiss": _dismiss,
 }
 
 
@@ -336,7 +370,12 @@ def _change(
     rows = np.zeros(0, dtype=np.int64) if rows is None else rows
     target = np.broadcast_to(np.asarray(after, dtype=np.uint16), rows.shape)
     least = max([review.next_id, *(i + 1 for i in classes)])
-    return Change(rows, review.assignment[rows], target, classes, least, summary)
+    before = review.assignment[rows]
+    for class_id in {*before.tolist(), *target.tolist()} & review.classes.keys():  # its hints are new ones
+        old, new = classes.get(class_id, (review.classes[class_id], review.classes[class_id]))
+        if new is not None and new.dismissed:
+            classes[class_id] = (old, replace(new, dismissed=frozenset()))
+    return Change(rows, before, target, classes, least, summary)
 
 
 def _whole(value: object) -> bool:
@@ -417,8 +456,8 @@ def _cut(stem: str) -> str:
 
 
 def _free_names(review: Review, wanted: Sequence[str], stem: str) -> list[str]:
-    """The wanted names, or others like them where one is taken; with none wanted, one like new-7."""
-    taken, out = {record.name for record in review.classes.values()}, []
+    """The wanted names, or others like them where a class ever had one; with none wanted, one like new-7."""
+    taken, out = set(review.names), []
     pattern = f"{_cut(stem)} ({{}})" if stem else "new-{}"
     k = len(wanted) + 1 if stem else 0
     for name in wanted or [""]:

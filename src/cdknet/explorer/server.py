@@ -7,6 +7,7 @@ sets), a Host that this server goes by, and, where there is one, an Origin that 
 from __future__ import annotations
 
 import asyncio
+import base64
 import errno
 import hashlib
 import hmac
@@ -193,12 +194,37 @@ def _with_safe_headers(send: Send) -> Send:
     return safe
 
 
+BARE_STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
+body { margin: 0; min-height: 100dvh; display: grid; place-items: center;
+  background: light-dark(#f6f5f2, #131619); color: light-dark(#1c2126, #e9ebed) }
+main { box-sizing: border-box; width: min(30rem, 100% - 2rem); padding: 1.5rem 1.75rem; border-radius: 14px;
+  background: light-dark(#fff, #1a1e22); border: 1px solid light-dark(#e2dfd8, #2b3137) }
+h1 { margin: 0 0 .5rem; font-size: 1.25rem }
+p { margin: .5rem 0 0; color: light-dark(#5a636d, #9fa9b3) }
+"""
+
+
+def _bare_page(error: str) -> str:
+    """A page for whoever may not have the page: nothing in it but its own words."""
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>cdknet</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{BARE_STYLE}</style><main><h1>This page needs its key</h1><p>{error}</p>"
+        "<p>It stands in the terminal, under \u201cThe explorer is at\u201d. A server that was started again "
+        "has a new one.</p></main></html>"
+    )
+
+
 async def _answer(
     send: Send, status: int, error: str, headers: dict[str, str] | None = None, *, page: bool = False
 ) -> None:
-    body = f"<!doctype html><title>cdknet</title><p>{error}</p>" if page else json.dumps({"error": error})
+    body = _bare_page(error) if page else json.dumps({"error": error})
     kind = "text/html; charset=utf-8" if page else "application/json"
-    fields = {"content-type": kind, "content-length": str(len(body)), **(headers or {})}
+    fields = {"content-type": kind, "content-length": str(len(body.encode())), **(headers or {})}
+    if page:
+        digest = base64.b64encode(hashlib.sha256(BARE_STYLE.encode()).digest()).decode()
+        fields["content-security-policy"] = CSP.replace("style-src 'self'", f"style-src 'sha256-{digest}'")
     start = {"type": "http.response.start", "status": status}
     await send({**start, "headers": [(k.encode(), v.encode()) for k, v in fields.items()]})
     await send({"type": "http.response.body", "body": body.encode()})
@@ -257,7 +283,16 @@ class Note(Asked):
     text: str
 
 
-Action = Annotated[Rename | Merge | Split | Move | MarkOld | Reject | Note, Field(discriminator="kind")]
+class Dismiss(Asked):
+    kind: Literal["dismiss"]
+    class_: Number = Field(alias="class")
+    hint: Literal["split", "merge"]
+    with_: Number | None = Field(default=None, alias="with")
+
+
+Action = Annotated[
+    Rename | Merge | Split | Move | MarkOld | Reject | Note | Dismiss, Field(discriminator="kind")
+]
 
 
 class ActionAsked(Asked):
@@ -320,7 +355,9 @@ def make_app(session: Session) -> FastAPI:
     )
     app.state.closing = asyncio.Event()
     held = (session.run.folder / "samples.npy").exists()  # else they were named again with --data
-    app.state.refining = refining = Refining(session.run.folder, None if held else session.run.samples)
+    app.state.refining = refining = Refining(
+        session.run.folder, None if held else session.run.samples, why_not=session.cannot_refine
+    )
     tag = session.run.digest[:16]
     _say_errors_in_json(app)
 

@@ -7,8 +7,9 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from cdknet.explorer.cards import SHOWN, Cards, kmeans
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.review import REJECTED, Done, Review
 from cdknet.explorer.samples import Drawer, kind_of
+from cdknet.options import ALL_OPTIONS
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -111,6 +113,13 @@ class Session:
     def drawer(self) -> Drawer | None:
         return None if self.run.samples is None else Drawer(self.run.samples)
 
+    @property
+    def cannot_refine(self) -> str | None:
+        """Why the run cannot be refined from here; None where it can."""
+        if self.run.samples is None:
+            return "The run must hold its samples to be refined. It does not: start the explorer with --data."
+        return None
+
     def about(self) -> dict[str, Any]:
         """GET /api/run."""
         run, config = self.run, self.run.config
@@ -128,9 +137,12 @@ class Session:
             "samples_note": None
             if run.samples is not None
             else "This run does not hold its samples: start the explorer with --data to see them.",
+            "cannot_refine": self.cannot_refine,
             "rejected_id": REJECTED,
             "read_only": self.read_only,
             "options": config.get("options", {}),
+            "option_help": option_help(config.get("options", {})),
+            "formats": {format: _cannot_write(format) for format in FORMATS},
             "seed": config.get("seed"),
             "source": Path(str(config.get("source", "arrays"))).name,
             "versions": config.get("versions", {}),
@@ -207,6 +219,7 @@ class Session:
             "hints": [
                 {"kind": h.kind, "with": h.other, "into": h.into, "reason": h.reason}
                 for h in self.cards.hints(class_id, review)
+                if not review.dismissed(class_id, h.kind, h.other)
             ],
             "note": record.note,
         }
@@ -313,6 +326,26 @@ class Session:
         return export(self.labels(), format)
 
 
+def option_help(options: Mapping[str, Any]) -> dict[str, str]:
+    """What each option does, of those that have a say in the run's method."""
+    declared = {f.name: str(f.metadata["help"]) for group in ALL_OPTIONS for f in fields(group)}
+    plus = options.get("method") == "cd-knet+"
+    known = {name: declared[name] for name in options if name in declared}
+    return {name: help for name, help in known.items() if plus or not help.startswith("CD-KNet+:")}
+
+
+NO_PARQUET = "Parquet needs pyarrow. Install it with: pip install 'cdknet[tables]'"
+
+
+def _cannot_write(format: str) -> str | None:
+    """Why this format cannot be had here; None where it can."""
+    try:
+        there = format != "parquet" or find_spec("pyarrow") is not None
+    except ValueError:  # marked as missing
+        there = False
+    return None if there else NO_PARQUET
+
+
 def export(labels: dict[str, list[Any]], format: str) -> bytes:
     """Columns as a file of one of `FORMATS`."""
     if format == "json":
@@ -332,7 +365,7 @@ def export(labels: dict[str, list[Any]], format: str) -> bytes:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise ImportError("Parquet needs pyarrow. Install it with: pip install 'cdknet[tables]'") from None
+        raise ImportError(NO_PARQUET) from None
     kinds = {"class": pyarrow.int32(), "confidence": pyarrow.float32(), "given": pyarrow.bool_()}
     kinds["rejected"] = pyarrow.bool_()
     arrays = [pyarrow.array(v, kinds.get(name, pyarrow.string())) for name, v in labels.items()]

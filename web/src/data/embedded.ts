@@ -116,7 +116,7 @@ export class EmbeddedSource implements Source {
   step = readOnly;
   refine = readOnly;
   refineState = readOnly;
-  exportAddress = (): string => "";
+  exported = readOnly;
   listen = (): void => {};
 }
 

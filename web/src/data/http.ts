@@ -109,7 +109,7 @@ export class HttpSource implements Source {
 
   step = (direction: "undo" | "redo", revision: number) => json<Outcome>(direction, { revision });
 
-  exportAddress = (format: string): string => `api/export?format=${format}`;
+  exported = async (format: string): Promise<Blob> => (await ask(`export?format=${format}`)).blob();
 
   async refine(out: string): Promise<void> {
     await ask("refine", { out });

@@ -15,6 +15,9 @@ export interface RunInfo {
   truth_names: string[] | null;
   read_only: boolean;
   options: Record<string, Json>;
+  option_help?: Record<string, string>; // of the options that have a say in the run's method
+  formats?: Record<string, string | null>; // of exports: why one cannot be had
+  cannot_refine?: string | null;
   seed: number | null;
   source: Json;
   versions: Record<string, string>;
@@ -80,7 +83,8 @@ export type Action =
   | { kind: "mark_old"; class: number; old: number }
   | { kind: "reject"; samples: number[] }
   | { kind: "reject"; class: number }
-  | { kind: "note"; class: number; text: string };
+  | { kind: "note"; class: number; text: string }
+  | { kind: "dismiss"; class: number; hint: "split" | "merge"; with?: number };
 
 export interface Outcome {
   revision: number;
@@ -102,6 +106,7 @@ export interface RefineState {
   seconds_left: number | null;
   out: string | null;
   error: string | null;
+  free: string; // a name for a new run that is not taken
 }
 
 export interface Review {
@@ -147,7 +152,7 @@ export interface Source {
   journal(limit?: number): Promise<JournalEntry[]>;
   act(revision: number, action: Action): Promise<Outcome>;
   step(direction: "undo" | "redo", revision: number): Promise<Outcome>;
-  exportAddress(format: string): string;
+  exported(format: string): Promise<Blob>;
   refine(out: string): Promise<void>;
   refineState(): Promise<RefineState>;
   listen(hear: (event: ServerEvent) => void): void;

@@ -31,7 +31,7 @@ export function looks(store: Store, changed: Uint8Array | null): { colours: Uint
     return colour;
   };
   const old = new Set(store.state.classes.filter((c) => c.kind === "old").map((c) => c.id));
-  const chosen = new Set(store.highlight !== null ? [store.highlight] : store.classes);
+  const chosen = store.lit();
 
   for (let i = 0; i < n; i++) {
     const id = assignment[i];

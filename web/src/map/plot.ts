@@ -86,8 +86,8 @@ void main() {
     all = mix(all, vec4(ink, 1.0), ring);
   }
   if ((kind & 32u) != 0u) {
-    float ring = clamp(1.5 - abs(far - radius - 1.0 - 8.0 * pulse), 0.0, 1.0) * min(1.0, pulse * 2.0) * 0.6;
-    all = mix(all, vec4(ink, 1.0), ring);
+    float ring = clamp(1.5 - abs(far - radius - 1.0 - 8.0 * pulse), 0.0, 1.0) * min(1.0, pulse * 2.0) * 0.4;
+    all = mix(all, vec4(tint.rgb, 1.0), ring); // its own colour: many rings are a glow, not a blot
   }
   if (all.a < 0.004) discard;
   result = all;
@@ -234,7 +234,7 @@ class CanvasPlot implements Plot {
         const side = f.size * (marks[i] & KNOWN ? 0.8 : 1);
         pen.fillRect(x - side / 2, y - side / 2, side, side);
         if (marks[i] & UP) {
-          pen.strokeStyle = `rgb(${f.ink.join(",")})`;
+          pen.strokeStyle = marks[i] & SELECTED ? `rgb(${f.ink.join(",")})` : style;
           pen.strokeRect(x - side / 2 - 1.5, y - side / 2 - 1.5, side + 3, side + 3);
         }
       }

@@ -5,6 +5,7 @@ import { hoverCard } from "../parts/sample";
 import { swatch } from "../parts/bits";
 import type { Store } from "../store";
 import { Grid } from "./grid";
+import { labelPlaces } from "./labels";
 import { looks } from "./looks";
 import { canvasPlot, type Plot, webGlPlot } from "./plot";
 
@@ -250,21 +251,13 @@ export class MapView {
   // --- names on the map
 
   private makeLabels(): void {
-    const { map, assignment } = this.store.data;
-    const spots = new Map<number, { x: number[]; y: number[] }>();
-    for (let i = 0; i < assignment.length; i++) {
-      let spot = spots.get(assignment[i]);
-      if (!spot) spots.set(assignment[i], (spot = { x: [], y: [] }));
-      spot.x.push(map[2 * i]);
-      spot.y.push(map[2 * i + 1]);
-    }
-    const part = (values: number[], share: number): number => values.sort((a, b) => a - b)[Math.floor((values.length - 1) * share)];
+    const places = labelPlaces(this.store.data.map, this.store.data.assignment);
     this.places = [];
     for (const info of this.store.state.classes) {
-      const spot = spots.get(info.id);
-      if (!spot) continue;
+      const place = places.get(info.id);
+      if (!place) continue;
       const element = h("span", { class: `map-label ${info.kind}` }, swatch(info.id), h("span", null, info.name));
-      this.places.push({ id: info.id, x: part(spot.x, 0.5), y: part(spot.y, 0.97), size: spot.x.length, element });
+      this.places.push({ id: info.id, ...place, element });
     }
     this.places.sort((a, b) => b.size - a.size);
     this.labels.replaceChildren(...this.places.map((p) => p.element));
@@ -274,9 +267,9 @@ export class MapView {
     const { width, height } = this.size;
     const show = this.store.colour !== "truth" && this.places.length <= LONGEST;
     const taken: [number, number, number][] = [];
-    const lit = this.store.highlight ?? this.store.classes[0];
-    const first = this.places.filter((p) => p.id === lit);
-    for (const place of [...first, ...this.places.filter((p) => p.id !== lit)]) {
+    const lit = this.store.lit();
+    const first = this.places.filter((p) => lit.has(p.id));
+    for (const place of [...first, ...this.places.filter((p) => !lit.has(p.id))]) {
       const x = (place.x - this.middle.x) * this.scale + width / 2;
       const y = Math.max(14, height / 2 - (place.y - this.middle.y) * this.scale - 18);
       const half = 18 + Math.min(22, this.store.nameOf(place.id).length) * 3.4;
@@ -286,7 +279,7 @@ export class MapView {
       if (!visible) continue;
       taken.push([x, y, half]);
       place.element.style.transform = `translate(${x.toFixed(1)}px, ${y.toFixed(1)}px) translate(-50%, -50%)`;
-      place.element.classList.toggle("lit", place.id === lit);
+      place.element.classList.toggle("lit", lit.has(place.id));
     }
   }
 

@@ -24,6 +24,18 @@ export function swatch(id: number): SVGSVGElement {
   );
 }
 
+const where = (e: PointerEvent): string => `${e.screenX} ${e.screenY}`;
+let pointer = ""; // where it was last; set after those who are told of a move have compared
+addEventListener("pointermove", (e) => (pointer = where(e)));
+
+/** The pointer over something of a class lights it on the map; not where the page moved under a pointer at rest. */
+export function lights(store: Store, id: number) {
+  return {
+    pointermove: (e: PointerEvent) => where(e) !== pointer && store.point(id),
+    pointerleave: () => store.point(null),
+  };
+}
+
 /** A class by sign and name; a press opens it. */
 export function chip(store: Store, id: number, extra: string | null = null): HTMLElement {
   const known = store.class(id);
@@ -34,11 +46,7 @@ export function chip(store: Store, id: number, extra: string | null = null): HTM
     {
       type: "button",
       class: "chip",
-      on: {
-        click: () => store.chooseClass(id),
-        pointerenter: () => store.point(id),
-        pointerleave: () => store.point(null),
-      },
+      on: { click: () => store.chooseClass(id), ...lights(store, id) },
     },
     ...inside,
   );

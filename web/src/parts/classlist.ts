@@ -3,7 +3,7 @@
 import { count, fill, h, icon } from "../dom";
 import { type ClassInfo, REJECTED } from "../data/types";
 import type { Store } from "../store";
-import { swatch } from "./bits";
+import { lights, swatch } from "./bits";
 
 export function classList(store: Store): HTMLElement {
   const filter = h("input", { class: "field", type: "search", placeholder: "Filter classes", "aria-label": "Filter classes", autocomplete: "off", spellcheck: "false" });
@@ -20,7 +20,7 @@ export function classList(store: Store): HTMLElement {
     const hints = info.hints.map((x) => x.reason).join(" ");
     return h(
       "li",
-      { class: `class-row ${chosen ? "chosen" : ""}`, on: { pointerenter: () => store.point(info.id), pointerleave: () => store.point(null) } },
+      { class: `class-row ${chosen ? "chosen" : ""}`, on: lights(store, info.id) },
       h(
         "button",
         {

@@ -9,10 +9,14 @@ const STAGES: Record<string, string> = {
   views: "Stage 2: know a sample in every view of it",
   discover: "Stage 2: let the classes fall apart",
   expand: "Stage 3: one classifier for known and new",
+  refine: "Refinement: the reviewed labels",
+  calibrate: "How sure it may be: known classes hidden and found again",
 };
 const WIDTH = 320;
 const HEIGHT = 150;
-const PAD = { left: 46, right: 14, top: 12, bottom: 24 };
+const PAD = { right: 14, top: 12, bottom: 24 };
+const DIGIT = 6.4; // width of a figure at an axis
+const FEWEST = 3; // points that make a curve; fewer are drawn as points
 
 export function curves(store: Store): HTMLElement {
   const element = h("section", { class: "page", tabindex: "0", "aria-labelledby": "curves-title" });
@@ -34,7 +38,7 @@ export function curves(store: Store): HTMLElement {
       return h(
         "section",
         { class: "block" },
-        h("h3", { class: "block-title" }, STAGES[stage] ?? stage, h("small", null, `${rows.length} ${rows.length === 1 ? "epoch" : "epochs"}, ${figure(Number(seconds.toFixed(1)))} s`)),
+        h("h3", { class: "block-title" }, STAGES[stage] ?? stage, h("small", null, `${rows.length} ${stage === "calibrate" ? "rehearsal" : "epoch"}${rows.length === 1 ? "" : "s"}, ${figure(Number(seconds.toFixed(1)))} s`)),
         h("div", { class: "curves" }, ...names.map((name) => curve(name, rows))),
       );
     }),
@@ -50,24 +54,27 @@ function curve(name: string, rows: Record<string, unknown>[]): HTMLElement {
   let y0 = Math.min(...points.map((p) => p[1]));
   let y1 = Math.max(...points.map((p) => p[1]));
   if (y1 - y0 < 1e-12) [y0, y1] = [y0 - Math.abs(y0 || 1) * 0.05, y1 + Math.abs(y1 || 1) * 0.05];
-  const x = (v: number): number => PAD.left + ((v - x0) / Math.max(1, x1 - x0)) * (WIDTH - PAD.left - PAD.right);
+  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(y1 - y0)) + 1));
+  const tick = (v: number): string => (y1 - y0 >= 1000 ? v.toExponential(1) : v.toFixed(digits)).replace(/^-(0\.?0*)$/, "$1").replace("-", "−");
+  const left = 14 + DIGIT * Math.max(4, ...[y0, (y0 + y1) / 2, y1].map((v) => tick(v).length));
+  const x = (v: number): number => left + ((v - x0) / Math.max(1, x1 - x0)) * (WIDTH - left - PAD.right);
   const y = (v: number): number => HEIGHT - PAD.bottom - ((v - y0) / (y1 - y0)) * (HEIGHT - PAD.top - PAD.bottom);
   const last = points[points.length - 1];
   const readout = h("span", { class: "curve-value" }, figure(last[1]));
   const dot = s("circle", { class: "curve-dot", r: "3.5", cx: String(x(last[0])), cy: String(y(last[1])) });
-  const digits = Math.max(0, Math.min(6, Math.ceil(-Math.log10(y1 - y0)) + 1));
-  const tick = (v: number): string => (y1 - y0 >= 1000 ? v.toExponential(1) : v.toFixed(digits));
   const axis = (v: number): SVGGElement =>
-    s("g", null, s("line", { class: "rule", x1: String(PAD.left), x2: String(WIDTH - PAD.right), y1: String(y(v)), y2: String(y(v)) }), s("text", { class: "tick", x: String(PAD.left - 6), y: String(y(v) + 3.5), "text-anchor": "end" }, tick(v)));
+    s("g", null, s("line", { class: "rule", x1: String(left), x2: String(WIDTH - PAD.right), y1: String(y(v)), y2: String(y(v)) }), s("text", { class: "tick", x: String(left - 6), y: String(y(v) + 3.5), "text-anchor": "end" }, tick(v)));
   const drawing = s(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${name.replaceAll("_", " ")}: from ${figure(points[0][1])} to ${figure(last[1])} in ${points.length} epochs` },
     axis(y0),
     axis((y0 + y1) / 2),
     axis(y1),
-    s("text", { class: "tick", x: String(PAD.left), y: String(HEIGHT - 7) }, `epoch ${x0}`),
+    s("text", { class: "tick", x: String(left), y: String(HEIGHT - 7) }, `epoch ${x0}`),
     s("text", { class: "tick", x: String(WIDTH - PAD.right), y: String(HEIGHT - 7), "text-anchor": "end" }, String(x1)),
-    s("path", { class: "curve", d: points.map((p, i) => `${i ? "L" : "M"}${x(p[0]).toFixed(1)} ${y(p[1]).toFixed(1)}`).join("") }),
+    points.length < FEWEST
+      ? s("g", null, ...points.map((p) => s("circle", { class: "curve-dot", r: "3.5", cx: String(x(p[0])), cy: String(y(p[1])) })))
+      : s("path", { class: "curve", d: points.map((p, i) => `${i ? "L" : "M"}${x(p[0]).toFixed(1)} ${y(p[1]).toFixed(1)}`).join("") }),
     dot,
   );
   drawing.addEventListener("pointermove", (e) => {

@@ -2,6 +2,7 @@
 
 import { button, count, fill, h, icon, percent, samples } from "../dom";
 import type { ClassInfo } from "../data/types";
+import { keyName } from "../keys";
 import type { Store } from "../store";
 import { swatch, thumbs } from "./bits";
 
@@ -47,20 +48,28 @@ const buttons = (label: string, answer: (value: null) => void): HTMLElement =>
     h("button", { type: "submit", class: "button primary" }, label),
   );
 
-const form = (submit: () => void, ...children: (Node | null)[]): HTMLFormElement =>
-  h(
-    "form",
-    {
-      class: "dialog-form",
-      on: {
-        submit: (e) => {
-          e.preventDefault();
-          submit();
-        },
-      },
-    },
-    ...children,
-  );
+/** Does what was asked for; the answer is why it could not, or null. */
+export type Attempt<T> = (value: T) => Promise<string | null>;
+
+/** A form that stays open, as it was filled in, until what it asks for is done. */
+function form<T>(read: () => T | null, attempt: Attempt<T>, done: () => void, ...children: (Node | null)[]): HTMLFormElement {
+  const problem = h("p", { class: "problem", role: "alert", hidden: true });
+  const element = h("form", { class: "dialog-form" }, ...children.slice(0, -1), problem, children.at(-1));
+  let busy = false;
+  element.addEventListener("submit", async (e) => {
+    e.preventDefault();
+    const value = read();
+    if (value === null || busy) return;
+    busy = true;
+    const why = await attempt(value);
+    busy = false;
+    if (why === null) return done();
+    problem.hidden = false;
+    fill(problem, icon("warn"), h("span", null, `Not done. ${why}`));
+    problem.scrollIntoView({ block: "nearest" });
+  });
+  return element;
+}
 
 /** Pictures of a class, to see what is being decided about. */
 function glimpse(store: Store, id: number): HTMLElement {
@@ -72,13 +81,15 @@ function glimpse(store: Store, id: number): HTMLElement {
   return box;
 }
 
-export function askName(store: Store, info: ClassInfo): Promise<string | null> {
-  return ask(`Rename ${info.name}`, (answer) => {
+export function askName(store: Store, info: ClassInfo, attempt: Attempt<string>): Promise<null> {
+  return ask<null>(`Rename ${info.name}`, (answer) => {
     const input = h("input", { class: "field", value: info.name, maxlength: "100", required: true, "data-first": true, autocomplete: "off", spellcheck: "false", "aria-label": "New name" });
     setTimeout(() => input.select());
     return [
       form(
-        () => input.value.trim() && answer(input.value.trim()),
+        () => input.value.trim() || null,
+        attempt,
+        () => answer(null),
         glimpse(store, info.id),
         input,
         h("p", { class: "quiet" }, "The class keeps its identity: colour, samples and number stay."),
@@ -88,32 +99,59 @@ export function askName(store: Store, info: ClassInfo): Promise<string | null> {
   });
 }
 
-export function askNote(info: ClassInfo): Promise<string | null> {
-  return ask(`Note on ${info.name}`, (answer) => {
+export function askNote(info: ClassInfo, attempt: Attempt<string>): Promise<null> {
+  return ask<null>(`Note on ${info.name}`, (answer) => {
     const text = h("textarea", { class: "field", rows: "5", maxlength: "4000", "data-first": true, "aria-label": "Note" }, info.note ?? "");
     text.addEventListener("keydown", (e) => {
-      if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) answer(text.value.trim());
+      if (e.key === "Enter" && (e.ctrlKey || e.metaKey)) text.form!.requestSubmit();
     });
-    return [form(() => answer(text.value.trim()), text, buttons("Save note", answer))];
+    const keys = h("p", { class: "quiet" }, h("kbd", null, `${keyName("ctrl")} Enter`), " saves it, ", h("kbd", null, "Esc"), " leaves it as it was.");
+    return [form(() => text.value.trim(), attempt, () => answer(null), text, keys, buttons("Save note", answer))];
   });
 }
 
-export function askParts(store: Store, info: ClassInfo): Promise<number | null> {
+export function askParts(store: Store, info: ClassInfo, attempt: Attempt<number>): Promise<null> {
   const hint = info.hints.find((x) => x.kind === "split");
-  return ask(`Split ${info.name}`, (answer) => {
+  return ask<null>(`Split ${info.name}`, (answer) => {
     const input = h("input", { class: "field number", type: "number", min: "2", max: "20", value: String(hint?.into ?? 2), required: true, "data-first": true, "aria-label": "Number of parts" });
     setTimeout(() => input.select());
     return [
       form(
-        () => answer(Number(input.value)),
+        () => Number(input.value),
+        attempt,
+        () => answer(null),
         glimpse(store, info.id),
         h("label", { class: "row" }, h("span", null, "Into how many classes?"), input),
         hint ? h("p", { class: "hint-line" }, icon("spark"), hint.reason) : null,
         h("p", { class: "quiet" }, `Only these ${samples(info.size)} are clustered again. The largest part keeps the name.`),
+        info.given > 0 ? h("p", { class: "quiet" }, `${count(info.given)} of them came with a label. They go with their part like the others: those that leave are of the new class from here on.`) : null,
         buttons("Split", answer),
       ),
     ];
   });
+}
+
+/** Which classes become one, before it is done. */
+export function askMerge(store: Store, chosen: ClassInfo[], into: number, attempt: Attempt<true>): Promise<null> {
+  return ask<null>(`Merge ${chosen.length} classes`, (answer) => [
+    form<true>(
+      () => true,
+      attempt,
+      () => answer(null),
+      h(
+        "ul",
+        { class: "pick-list", "aria-label": "Classes that become one" },
+        ...chosen.map((c) => h("li", { class: "pick still" }, swatch(c.id), h("span", { class: "pick-name" }, c.name), h("small", null, c.id === into ? "keeps its name" : ""), h("small", { class: "pick-size" }, count(c.size)))),
+      ),
+      h("p", { class: "quiet" }, `Together ${samples(chosen.reduce((sum, c) => sum + c.size, 0))}, all of them ${store.nameOf(into)}.`),
+      focusFirst(buttons(`Merge into ${store.nameOf(into)}`, answer)),
+    ),
+  ]);
+}
+
+function focusFirst(end: HTMLElement): HTMLElement {
+  end.querySelector("[type=submit]")?.setAttribute("data-first", "");
+  return end;
 }
 
 export type Picked = { id: number } | { name: string };
@@ -131,7 +169,7 @@ export function pickClass(
       const all = store.ordered().filter((c) => options.only?.(c) ?? true);
       all.sort((a, b) => Number(likely.has(b.id)) - Number(likely.has(a.id)));
       let choices: Picked[] = [];
-      let at = 0;
+      let at = all.some((c) => likely.has(c.id)) ? 0 : -1; // nothing is likely: nothing is proposed
       const list = h("ul", { class: "pick-list", role: "listbox", id: "pick-list", "aria-label": "Classes" });
       const input = h("input", {
         class: "field", placeholder: options.create ? "Type a class, or a new name" : "Type a class", "data-first": true,
@@ -156,14 +194,14 @@ export function pickClass(
             choices.push({ name: text });
           }
         }
-        at = Math.max(0, Math.min(at, rows.length - 1));
+        at = Math.min(at, rows.length - 1);
         rows.forEach((row, i) => {
           row.id = `pick-${i}`;
           row.setAttribute("role", "option");
           row.setAttribute("aria-selected", String(i === at));
           row.addEventListener("click", () => answer(choices[i]));
         });
-        input.setAttribute("aria-activedescendant", rows.length ? `pick-${at}` : "");
+        input.setAttribute("aria-activedescendant", at >= 0 ? `pick-${at}` : "");
         fill(list, rows.length ? rows : h("li", { class: "quiet" }, "No class of that name."));
         list.children[at]?.scrollIntoView({ block: "nearest" });
       };
@@ -174,7 +212,7 @@ export function pickClass(
       input.addEventListener("keydown", (e) => {
         if (e.key === "ArrowDown" || e.key === "ArrowUp") {
           e.preventDefault();
-          at = (at + (e.key === "ArrowDown" ? 1 : choices.length - 1)) % Math.max(1, choices.length);
+          at = e.key === "ArrowDown" ? (at + 1) % Math.max(1, choices.length) : (at > 0 ? at : choices.length) - 1;
           draw();
         } else if (e.key === "Enter") {
           e.preventDefault();
@@ -192,7 +230,7 @@ export function pickClass(
 export function likelyFor(info: ClassInfo): Map<number, string> {
   const likely = new Map<number, string>();
   for (const hint of info.hints) if (hint.kind === "merge" && hint.with !== null) likely.set(hint.with, "looks like the same");
-  for (const other of info.confusable) if (!likely.has(other.id)) likely.set(other.id, `${percent(other.share)} confusable`);
+  for (const other of info.confusable) if (other.share >= 0.005 && !likely.has(other.id)) likely.set(other.id, `${percent(other.share)} confusable`);
   return likely;
 }
 
@@ -202,49 +240,70 @@ export function exportDialog(store: Store): Promise<null> {
     ["parquet", "Parquet", "small and typed, for pandas, polars, DuckDB"],
     ["json", "JSON", "for programs"],
   ];
-  return ask("Export the reviewed labels", (answer) => [
-    h(
-      "div",
-      { class: "dialog-form" },
-      h("p", { class: "quiet" }, `A line a sample (${count(store.run.n_samples)} of them): its name, label, class number, old or new, given or found, confidence, and whether it was rejected.`),
+  return ask<null>("Export the reviewed labels", (answer) => {
+    const problem = h("p", { class: "problem", role: "alert", hidden: true });
+    const save = async (format: string): Promise<void> => {
+      try {
+        const link = h("a", { href: URL.createObjectURL(await store.source.exported(format)), download: `reviewed.${format}` });
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+        answer(null);
+      } catch (error) {
+        problem.hidden = false;
+        fill(problem, icon("warn"), h("span", null, `Not done. ${store.problem(error)}`));
+      }
+    };
+    return [
       h(
         "div",
-        { class: "choices" },
-        ...formats.map(([format, name, text], i) =>
-          h(
-            "a",
-            { class: "choice", href: store.source.exportAddress(format), download: true, "data-first": i === 0, on: { click: () => setTimeout(() => answer(null), 50) } },
-            icon("down"), h("strong", null, name), h("small", null, text),
-          ),
+        { class: "dialog-form" },
+        h("p", { class: "quiet" }, `A line a sample (${count(store.run.n_samples)} of them): its name, label, class number, old or new, given or found, confidence, and whether it was rejected.`),
+        h(
+          "div",
+          { class: "choices" },
+          ...formats.map(([format, name, text], i) => {
+            const missing = store.run.formats?.[format] ?? null;
+            return h(
+              "button",
+              { type: "button", class: "choice", disabled: missing !== null, "data-first": i === 0, on: { click: () => void save(format) } },
+              icon("down"), h("strong", null, name), h("small", null, missing ?? text),
+            );
+          }),
         ),
+        problem,
       ),
-    ),
-  ]);
+    ];
+  });
 }
 
 export async function refineDialog(store: Store): Promise<void> {
-  const running = store.refine?.state === "running";
-  const out = await ask<string>("Teach it back", (answer) => {
-    const input = h("input", { class: "field", value: `${store.run.name}-refined`, required: true, maxlength: "100", pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]*", title: "Letters, digits, dots, hyphens and underscores", "data-first": true, "aria-label": "Name of the new run", autocomplete: "off", spellcheck: "false" });
-    if (running) return [h("div", { class: "dialog-form" }, refineProgress(store))];
+  if (store.run.cannot_refine) return store.notify({ tone: "info", text: store.run.cannot_refine });
+  if (store.refine?.state === "running") return void (await ask<null>("Teach it back", () => [h("div", { class: "dialog-form" }, refineProgress(store))]));
+  const free = await store.source.refineState().then((r) => r.free, () => `${store.run.name}-refined`);
+  await ask<null>("Teach it back", (answer) => {
+    const input = h("input", { class: "field", value: free, required: true, maxlength: "80", pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]*", title: "Letters, digits, dots, hyphens and underscores", "data-first": true, "aria-label": "Name of the new run", autocomplete: "off", spellcheck: "false" });
+    const start = async (out: string): Promise<string | null> => {
+      try {
+        await store.source.refine(out);
+      } catch (error) {
+        return store.problem(error);
+      }
+      store.refine = { state: "running", stage: null, share: 0, seconds_left: null, out, error: null, free };
+      store.emit("refine");
+      store.notify({ tone: "info", text: `Refining into ${out}. You can go on reviewing.` });
+      return null;
+    };
     return [
       form(
-        () => answer(input.value.trim()),
+        () => input.value.trim() || null,
+        start,
+        () => answer(null),
         h("p", null, "Trains the classifier again on the labels as you have reviewed them. Names and identities of the classes stay; this run is not touched."),
         h("label", { class: "stack" }, h("span", null, "Name of the new run, beside this one"), input),
         buttons("Start", answer),
       ),
     ];
   });
-  if (!out) return;
-  try {
-    await store.source.refine(out);
-    store.refine = { state: "running", stage: null, share: 0, seconds_left: null, out, error: null };
-    store.emit("refine");
-    store.notify({ tone: "info", text: `Refining into ${out}. You can go on reviewing.` });
-  } catch (error) {
-    store.fail(error, "refine");
-  }
 }
 
 const STAGES: Record<string, string> = { refine: "Training", map: "Drawing the map" };

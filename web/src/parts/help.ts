@@ -1,7 +1,8 @@
 /** All keys on one sheet. */
 
-import { type Command, keyName } from "../commands";
+import type { Command } from "../commands";
 import { h } from "../dom";
+import { keyName } from "../keys";
 import { ask } from "./dialogs";
 
 export function helpDialog(commands: Command[]): Promise<null> {

@@ -1,11 +1,12 @@
 /** The map with what lies upon it: colours, tools, legend. */
 
-import { type Commands, keyName } from "../commands";
+import type { Commands } from "../commands";
 import { button, count, fill, h } from "../dom";
+import { keyName } from "../keys";
 import type { MapView } from "../map/view";
 import { confidenceColour, newColour, oldColour, type Rgb } from "../palette";
 import { type ColourBy, type Store } from "../store";
-import { swatch } from "./bits";
+import { lights, swatch } from "./bits";
 
 const NAMES: Record<ColourBy, string> = { class: "Class", old: "Known / new", confidence: "Confidence", truth: "Truth" };
 
@@ -54,7 +55,7 @@ export function mapBox(store: Store, map: MapView, commands: Commands): HTMLElem
       fill(
         legend,
         ...store.ordered().slice(0, 60).map((c) =>
-          h("button", { type: "button", class: "legend-item of-class", on: { click: () => store.chooseClass(c.id), pointerenter: () => store.point(c.id), pointerleave: () => store.point(null) } }, swatch(c.id), h("span", null, c.name)),
+          h("button", { type: "button", class: "legend-item of-class", on: { click: () => store.chooseClass(c.id), ...lights(store, c.id) } }, swatch(c.id), h("span", null, c.name)),
         ),
       );
     }

@@ -1,7 +1,7 @@
 /** The quieter pages: what the run is made of, and what was done to it. */
 
 import { button, count, figure, fill, h } from "../dom";
-import type { Json } from "../data/types";
+import type { Json, RunInfo } from "../data/types";
 import type { Store } from "../store";
 import { empty } from "./bits";
 
@@ -13,6 +13,18 @@ const written = (value: Json | undefined): string =>
 
 const table = (title: string, rows: [string, string][]): HTMLElement =>
   h("section", { class: "block" }, h("h3", { class: "block-title" }, title), h("table", { class: "plain" }, h("tbody", null, ...rows.map(([key, value]) => h("tr", null, h("th", { scope: "row" }, key), h("td", null, value))))));
+
+/** What was asked for, with what each option does; without those that the method of the run does not look at. */
+function options(run: RunInfo): HTMLElement {
+  const help = run.option_help ?? {};
+  const shown = Object.entries(run.options ?? {}).filter(([key]) => !run.option_help || key in help);
+  return h(
+    "section",
+    { class: "block" },
+    h("h3", { class: "block-title" }, "Options", h("small", null, "what was asked for; epochs and steps are limits, the Training page has what was done")),
+    h("table", { class: "plain" }, h("tbody", null, ...shown.map(([key, value]) => h("tr", null, h("th", { scope: "row" }, key, help[key] && h("small", null, help[key])), h("td", null, written(value)))))),
+  );
+}
 
 export function runPage(store: Store): HTMLElement {
   const { run } = store;
@@ -34,7 +46,7 @@ export function runPage(store: Store): HTMLElement {
       { class: "columns" },
       table("About", about),
       table("Versions", Object.entries(run.versions ?? {})),
-      table("Options", Object.entries(run.options ?? {}).map(([key, value]): [string, string] => [key, written(value)])),
+      options(run),
     ),
   );
 }
@@ -64,7 +76,7 @@ export function journalPage(store: Store): HTMLElement {
         entries.length
           ? entries.map((e) => {
               const when = new Date(typeof e.when === "number" ? e.when * 1000 : e.when);
-              return h("li", { class: e.undone ? "undone" : "" }, h("span", { class: "journal-number" }, count(e.revision)), h("span", null, e.summary, e.undone && h("small", null, " undone")), h("time", null, Number.isNaN(when.getTime()) ? String(e.when) : when.toLocaleString()));
+              return h("li", { class: e.undone ? "undone" : "" }, h("span", { class: "journal-number" }, count(e.revision)), h("span", null, h("span", { class: "journal-what" }, e.summary), e.undone && h("small", null, " undone")), h("time", null, Number.isNaN(when.getTime()) ? String(e.when) : when.toLocaleString()));
             })
           : h("li", null, empty("Nothing yet", "Rename a class, and the first line appears here.")),
       );

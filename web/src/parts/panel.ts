@@ -1,7 +1,8 @@
 /** The side panel: the class that is chosen, the samples that are selected, or where to begin. */
 
-import { type Commands, keyName, mergeTarget } from "../commands";
+import { type Commands, mergeTarget } from "../commands";
 import { button, count, figure, fill, h, icon, percent, samples } from "../dom";
+import { keyName } from "../keys";
 import type { ClassCard, ClassInfo, Hint, SampleOrder } from "../data/types";
 import type { Store } from "../store";
 import { bar, chip, empty, swatch, thumbs } from "./bits";
@@ -63,6 +64,12 @@ export function hintBox(store: Store, info: ClassInfo, hint: Hint, named = false
                 ? store.act({ kind: "split", class: info.id, k: parts }, `split ${info.name}`)
                 : other && mergeTwo(store, info, other)),
             { class: "small" },
+          ),
+        store.editable &&
+          button(
+            "Dismiss",
+            () => void store.act({ kind: "dismiss", class: info.id, hint: hint.kind, ...(hint.with === null ? {} : { with: hint.with }) }, `dismiss the hint on ${info.name}`),
+            { class: "small quiet-button", title: "Do not show this hint again, unless the class changes" },
           ),
       ),
     ),
@@ -242,7 +249,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
       top(h("p", { class: "eyebrow" }, one ? "Sample" : "Selection")),
       one ? sampleDetails(store, selection[0]) : h("h2", { class: "panel-title" }, samples(selection.length)),
       store.editable &&
-        h("div", { class: "tools flow" }, tool("move", "Move to", "move", { class: "primary" }), tool("create", "New class", "plus"), tool("reject", "Reject", "noise")),
+        h("div", { class: "tools flow of-picks" }, tool("move", "Move to", "move", { class: "primary" }), tool("create", "New class", "plus"), tool("reject", "Reject", "noise")),
       !one && [
         h("h3", null, shares.length === 1 ? "All of one class" : `From ${shares.length} classes`),
         h(

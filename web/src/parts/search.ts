@@ -67,6 +67,9 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
           e.preventDefault();
           at = (at + (e.key === "ArrowDown" ? 1 : hits.length - 1)) % Math.max(1, hits.length);
           draw();
+        } else if (e.key === "Escape") {
+          e.preventDefault(); // the browser would only empty the field
+          answer(null);
         } else if (e.key === "Enter" && hits[at]) {
           e.preventDefault();
           answer(hits[at].index);

@@ -1,7 +1,8 @@
 /** The frame of the page: top bar, pages, side panel, the bar of a selection, and the bottom bar of a phone. */
 
-import { type Commands, keyName } from "../commands";
+import type { Commands } from "../commands";
 import { button, count, fill, h, icon, percent, samples } from "../dom";
+import { keyName } from "../keys";
 import { MapView } from "../map/view";
 import { type Store, type View } from "../store";
 import { classList } from "./classlist";
@@ -39,7 +40,7 @@ export function shell(root: HTMLElement, store: Store, map: MapView, commands: C
   const undo = button("Undo", () => commands.undo?.run(), { icon: "undo", bare: true, key: keyName("ctrl+z") });
   const redo = button("Redo", () => commands.redo?.run(), { icon: "redo", bare: true, key: keyName("ctrl+shift+z") });
   const refine = h("button", { type: "button", class: "button primary refine-button", title: `Teach it back (${keyName("f")})`, on: { click: () => commands.refine?.run() } });
-  const theme = button("Light or dark", () => store.toggleTheme(), { icon: "moon", bare: true, key: keyName("t") });
+  const theme = button("Light or dark", () => store.toggleTheme(), { icon: "moon", bare: true, key: keyName("t"), class: "desk" });
 
   const top = h(
     "header",
@@ -64,6 +65,9 @@ export function shell(root: HTMLElement, store: Store, map: MapView, commands: C
   const spoken = h("div", { class: "hidden", "aria-live": "polite" });
   fill(root, top, banner, main, picks, bottom, toasts(store), spoken);
   thumbEvents(store, root);
+  // Whoever goes by Tab sees where the map has the keyboard; whoever clicked on it knows.
+  addEventListener("keydown", (e) => e.key === "Tab" && document.body.toggleAttribute("data-tabbing", true), true);
+  addEventListener("pointerdown", () => document.body.toggleAttribute("data-tabbing", false), true);
 
   const drawView = (): void => {
     document.body.dataset.view = store.view;
@@ -89,6 +93,8 @@ export function shell(root: HTMLElement, store: Store, map: MapView, commands: C
     fill(refine, icon("spark"), h("span", null, running ? `Refining ${percent(r.share ?? 0)}` : "Refine"));
     refine.style.setProperty("--done", String(running ? (r.share ?? 0) : 0));
     refine.classList.toggle("running", running);
+    refine.disabled = !running && !!store.run.cannot_refine;
+    refine.title = store.run.cannot_refine ?? `Teach it back (${keyName("f")})`;
     if (r && r.state !== told) {
       if (told === "running" && r.state === "done") store.notify({ tone: "done", stays: true, text: `Refined: the new run is ${r.out}. Open it with: cdknet explore ${r.out}` });
       if (told === "running" && r.state === "failed") store.notify({ tone: "error", stays: true, text: `The refinement failed: ${r.error ?? "no reason was given"}` });
