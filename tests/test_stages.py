@@ -348,7 +348,7 @@ def test_plus_finds_the_classes():
 @pytest.mark.parametrize(
     "options",
     [
-        {"readout": "spectral"},
+        {"readout": "k-means"},
         {"readout": "heads"},
         {"head_targets": "sharpened"},
         {"view_term": "contrast"},

@@ -185,10 +185,10 @@ class DiscoverOptions(Options):
         choices=("balanced", "sharpened"),
     )
     readout: str = option(
-        "k-means",
-        "CD-KNet+: where clusters come from: k-means on the features, a spectral cut of them with a vote of "
-        "neighbours, or what the heads agree on",
-        choices=("k-means", "spectral", "heads"),
+        "spectral",
+        "CD-KNet+: where clusters come from: a spectral cut of the features with a vote of neighbours, "
+        "k-means, or what the heads agree on",
+        choices=("spectral", "k-means", "heads"),
     )
     views: str = option(
         "auto",
