@@ -27,16 +27,20 @@ def _warp(
     generator: torch.Generator,
     *,
     turn: float,
-    zoom: float,
+    seen: tuple[float, float],
     shear: float,
     shift: float,
     aspect: float = 0.0,
 ) -> Tensor:
-    """A random affine map a picture: `turn` in degrees, the others as shares. (n, c, h, w)."""
+    """A random affine map a picture: `turn` in degrees, the others as shares. (n, c, h, w).
+
+    `seen` is how much of the picture's width is in the view, from ... to: below 1 it is larger.
+    """
     n = len(x)
-    angle, scale = _spread(n, math.radians(turn), generator), torch.exp(_spread(n, zoom, generator))
+    angle = _spread(n, math.radians(turn), generator)
+    width = seen[0] + (seen[1] - seen[0]) * torch.rand(n, generator=generator)
     stretch = torch.exp(_spread(n, aspect, generator))
-    cosine, sine = torch.cos(angle) / scale, torch.sin(angle) / scale
+    cosine, sine = torch.cos(angle) * width, torch.sin(angle) * width
     across, down = _spread(n, shift, generator), _spread(n, shift, generator)
     rows = [cosine * stretch, _spread(n, shear, generator) - sine, across, sine, cosine / stretch, down]
     matrix = torch.stack(rows, dim=1).reshape(n, 2, 3).to(x)
@@ -52,8 +56,8 @@ def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
     """
     n, low = len(x), x.amin()
     pictures = x if x.ndim == 4 else x.unsqueeze(1)
-    pictures = _warp(pictures, generator, turn=10, zoom=0.25, shear=0.1, shift=0.2, aspect=0.1) - low
-    gamma, gain = (torch.exp(_spread(n, most, generator)).to(x).view(-1, 1, 1, 1) for most in (0.5, 0.4))
+    pictures = _warp(pictures, generator, turn=10, seen=(0.6, 1.05), shear=0.1, shift=0.15, aspect=0.1) - low
+    gamma, gain = (torch.exp(_spread(n, 0.5, generator)).to(x).view(-1, 1, 1, 1) for _ in range(2))
     peak = pictures.amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-6)
     pictures = (pictures / peak).clamp_min(0).pow(gamma) * peak * gain
     blurred = (torch.rand(n, generator=generator) < 0.5).to(x.device).view(-1, 1, 1, 1)
@@ -66,7 +70,7 @@ def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
 def colour_views(x: Tensor, generator: torch.Generator) -> Tensor:
     """Zoomed and shifted, mirrored or not, colours and contrast changed. (n, c, h, w)."""
     n, channels = x.shape[:2]
-    x = _warp(x, generator, turn=5, zoom=0.3, shear=0.05, shift=0.2)
+    x = _warp(x, generator, turn=5, seen=(0.75, 1.3), shear=0.05, shift=0.2)
     mirrored = (torch.rand(n, generator=generator) < 0.5).to(x.device).view(-1, 1, 1, 1)
     x = torch.where(mirrored, x.flip(-1), x)
     gain = torch.exp(_spread(n, 0.4, generator)).view(-1, 1) * torch.exp(
