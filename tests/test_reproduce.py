@@ -11,8 +11,18 @@ from cdknet.cli import main
 from cdknet.options import ALL_OPTIONS
 from cdknet.reproduce import paper
 from cdknet.reproduce.page import Claim, p_greater, page, paired, spread, verdict
-from cdknet.reproduce.plan import BUDGETS, DATASETS, METHODS, TABLES, TITLES, Cell, budget_options, plan
-from cdknet.reproduce.runner import read_results, run_cells
+from cdknet.reproduce.plan import (
+    ABLATIONS,
+    BUDGETS,
+    DATASETS,
+    METHODS,
+    TABLES,
+    TITLES,
+    Cell,
+    budget_options,
+    plan,
+)
+from cdknet.reproduce.runner import open_problem, read_results, run_cells
 
 ROOT = Path(__file__).parent.parent
 
@@ -43,6 +53,23 @@ def test_a_cell_of_two_tables_is_one_cell():
 def test_no_samples_in_the_kernel_is_sscd():
     assert Cell("mnist", "sscd-exp", 0) in plan("fig5")
     assert all(cell.options["subsample"] > 0 for cell in plan("fig5"))
+
+
+def test_an_ablation_changes_one_part_and_has_the_whole_as_its_first_row():
+    cells = plan("ablation", datasets=["digits"], seeds=1)
+    assert cells[0] == Cell("digits", "cd-knet+-exp", 0)
+    assert cells[-1] == Cell("digits", "cd-knet+", 0)
+    assert len(cells) == len(set(cells)) == len(ABLATIONS)
+    assert all(cell.changes for cell in cells[1:-1])
+
+
+def test_random_splits_hide_other_classes_with_the_same_seed():
+    cells = plan("splits", datasets=["mnist"], methods=["k-means"])
+    assert len(cells) == len({cell.key for cell in cells}) == 10
+    assert {cell.seed for cell in cells} == {0}
+    first, second = (open_problem("digits", 0, split) for split in (0, 1))
+    assert first.test_truth.new_classes != second.test_truth.new_classes
+    assert open_problem("digits", 0).test_truth.new_classes == (5, 6, 7, 8, 9)
 
 
 def test_cells_come_seed_by_seed_and_costly_sets_get_fewer():
@@ -128,6 +155,7 @@ def line(cell, acc, old=(0.9, 0.9)):
     scores = {"acc": acc, "purity": min(acc + 0.01, 1), "nmi": acc, "ari": acc}
     return {
         "key": cell.key,
+        "new_classes": ["1", "2"],
         "cell": {"budget": cell.budget},
         "options": dict(cell.options),
         "test": scores,
@@ -147,6 +175,8 @@ def test_the_page_has_every_table_with_the_papers_numbers_and_bold_for_the_best(
     text = page(lines)
     for heading in ("Tables III and IV", "Table V", "Table VI", "The paper's claims", "below the paper"):
         assert heading in text
+    assert "| no heads | 2 | .505 ± .007 | +0.000 | 0.900 |" in text
+    assert "| **mean** | 0.500 | 0.500 | **0.900** | 0.500 |" in text
     row = next(r for r in text.splitlines() if r.startswith("| CD-KNet-Exp |"))
     assert "**.900 ± .000**" in row
     assert "0.945 (-0.035) below" in row  # purity .91 on MNIST against the paper's .945

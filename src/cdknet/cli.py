@@ -387,7 +387,9 @@ def show(run: RunFolder, as_json: Json = False) -> None:
 def reproduce(
     what: Annotated[
         str,
-        typer.Argument(help="table3, table4, table5, table6, fig3, fig4, fig5, all; page: docs/results.md."),
+        typer.Argument(
+            help="table3 ... table6, fig3, fig4, fig5, ablation, splits, all; page: docs/results.md."
+        ),
     ],
     datasets: Annotated[str, typer.Option(help="Only these sets, by comma: mnist,digits.")] = "",
     methods: Annotated[str, typer.Option(help="Only these methods, by comma: k-means,cd-knet-exp.")] = "",

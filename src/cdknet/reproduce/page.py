@@ -11,7 +11,7 @@ import numpy as np
 
 from cdknet.reproduce import paper
 from cdknet.reproduce.figures import draw_figures
-from cdknet.reproduce.plan import BUDGETS, IMAGES, MODERN, OURS, TABLES, TITLES, Cell, plain_cell
+from cdknet.reproduce.plan import ABLATIONS, BUDGETS, IMAGES, MODERN, OURS, TABLES, TITLES, Cell, plain_cell
 from cdknet.reproduce.runner import read_results
 from cdknet.runs import replace_file
 
@@ -91,6 +91,7 @@ def page(lines: Lines, pictures: Sequence[str] = ()) -> str:
     for budget in budgets:
         here = {k: v for k, v in lines.items() if v["cell"]["budget"] == budget}
         tables = [_performance(here, budget), _lambdas(here, budget), _expansion(here, budget)]
+        tables += [_ablation(here, budget), _splits(here, budget)]
         parts += [f"# Budget `{budget}`\n", *[t for t in tables if t]]
     parts.append(_claims(lines))
     parts.append(REMARKS)
@@ -211,6 +212,64 @@ def _expansion(lines: Lines, budget: str) -> str:
         "|---|---|---:|---:|---:|---:|",
     ]
     return "\n".join([*head, *out, ""])
+
+
+def _ablation(lines: Lines, budget: str) -> str:
+    blocks = []
+    for dataset in TABLES["ablation"].datasets:
+        rows = [
+            (title, found)
+            for title, (method, changes) in ABLATIONS.items()
+            if (found := _seeds_of(lines, plain_cell(dataset, method, 0, budget, changes))[:3])
+        ]
+        if len(rows) < 2 or rows[0][0] != "as it is":
+            continue
+        whole = np.mean([line["test"]["acc"] for line in rows[0][1]])
+        blocks += [
+            f"### {SETS[dataset]}\n",
+            "| | seeds | ACC | difference | old after |",
+            "|---|---|---:|---:|---:|",
+        ]
+        for title, found in rows:
+            values = [line["test"]["acc"] for line in found]
+            old = np.mean([line["old_after"] for line in found])
+            blocks.append(
+                f"| {title} | {len(found)} | {spread(values)} | {np.mean(values) - whole:+.3f} | {old:.3f} |"
+            )
+        blocks.append("")
+    if not blocks:
+        return ""
+    head = [
+        "## Ablation of CD-KNet+-Exp\n",
+        "One part taken away or exchanged at a time; held-out samples.\n",
+    ]
+    return "\n".join([*head, *blocks])
+
+
+def _splits(lines: Lines, budget: str) -> str:
+    """A line a random split, a column a method, and their means."""
+    blocks, table = [], TABLES["splits"]
+    methods = [method for method, _ in table.rows]
+    for dataset in table.datasets:
+        rows = []
+        for split in range(table.splits):
+            cells = [Cell(dataset, m, 0, budget, split=split) for m in methods]
+            if all(cell.key in lines for cell in cells):
+                rows.append([lines[cell.key] for cell in cells])
+        if rows:
+            acc = np.array([[line["test"]["acc"] for line in row] for row in rows])
+            blocks += [f"### {dataset}\n", f"| new classes | {' | '.join(TITLES[m] for m in methods)} |"]
+            blocks.append("|---|" + "---:|" * len(methods))
+            for row, values in zip([*[row[0] for row in rows], None], [*acc, acc.mean(axis=0)], strict=True):
+                name = "**mean**" if row is None else ", ".join(row["new_classes"])
+                cells_ = [f"**{v:.3f}**" if v == values.max() else f"{v:.3f}" for v in values]
+                blocks.append(f"| {name} | {' | '.join(cells_)} |")
+            blocks.append("")
+    if not blocks:
+        return ""
+    return "\n".join(
+        ["## Random splits of the classes\n", "ACC on held-out samples, one seed each.\n", *blocks]
+    )
 
 
 def spread(values: Sequence[float]) -> str:

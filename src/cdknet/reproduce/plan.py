@@ -116,13 +116,17 @@ def budget_options(budget: str, dataset: str) -> dict[str, Any]:
 
 
 class Cell(NamedTuple):
-    """One fit: a data set, a method, a seed, a budget, and options changed on top of them."""
+    """One fit: a data set, a method, a seed, a budget, and options changed on top of them.
+
+    The classes hidden are the paper's or, with `split`, as many drawn at random by that number.
+    """
 
     dataset: str
     method: str
     seed: int
     budget: str = "quick"
     changes: tuple[tuple[str, Any], ...] = ()
+    split: int | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -134,7 +138,8 @@ class Cell(NamedTuple):
     def key(self) -> str:
         """The cell in one word, the same for the same cell of two tables."""
         changes = "".join(f" {name}={value}" for name, value in self.changes)
-        return f"{self.dataset} {self.method} {self.budget} seed={self.seed}{changes}"
+        split = "" if self.split is None else f" split={self.split}"
+        return f"{self.dataset} {self.method} {self.budget} seed={self.seed}{split}{changes}"
 
 
 @dataclass(frozen=True)
@@ -146,6 +151,7 @@ class Table:
     rows: tuple[tuple[str, dict[str, Any]], ...]  # method, options changed
     most_seeds: int = 5
     fewer_seeds: dict[str, int] = field(default_factory=dict)  # by method
+    splits: int = 0  # so many random splits of the classes, in place of the paper's
 
     def cells(
         self,
@@ -160,10 +166,12 @@ class Table:
         rows = [row for row in self.rows if not methods or row[0] in methods]
         out: dict[Cell, None] = {}
         for seed in range(min(seeds, self.most_seeds)):
-            for dataset in chosen:
-                for method, changes in rows:
-                    if seed < self._seeds(method, dataset):
-                        out[plain_cell(dataset, method, seed, budget, changes)] = None
+            for split in range(self.splits) if self.splits else (None,):
+                for dataset in chosen:
+                    for method, changes in rows:
+                        if seed < self._seeds(method, dataset):
+                            cell = plain_cell(dataset, method, seed, budget, changes)
+                            out[cell._replace(split=split)] = None
         return list(out)
 
     def _seeds(self, method: str, dataset: str) -> int:
@@ -189,6 +197,21 @@ _DEFAULTS = {"expansion": "last-two", "label_weight": 10.0}
 _LAMBDAS = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, INFINITY)
 _SHARES = (0.0, 0.01, 0.03, 0.05, 0.07, 0.10)
 _FEWER = dict.fromkeys((*RIVALS, *MODERN), 3)
+
+ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "as it is": ("cd-knet+-exp", {}),
+    "no views: mu = 0": ("cd-knet+-exp", {"view_weight": 0.0}),
+    "nothing pushes features apart: gamma = 0": ("cd-knet+-exp", {"collapse_weight": 0.0}),
+    "no old labels: lambda = 0": ("cd-knet+-exp", {"label_weight": 0.0}),
+    "no heads": ("cd-knet+-exp", {"heads": 0}),
+    "also U: nu = 1": ("cd-knet+-exp", {"spectral_weight": 1.0}),
+    "contrast in place of HSIC for views": ("cd-knet+-exp", {"view_term": "contrast", "view_weight": 1.0}),
+    "sharpened in place of balanced targets": ("cd-knet+-exp", {"head_targets": "sharpened"}),
+    "clusters by k-means": ("cd-knet+-exp", {"readout": "k-means"}),
+    "clusters by the heads": ("cd-knet+-exp", {"readout": "heads"}),
+    "the paper's network": ("cd-knet+-exp", {"network": "paper-mnist"}),
+    "no stage 3": ("cd-knet+", {}),
+}
 
 TABLES = {
     "table3": Table(
@@ -231,6 +254,19 @@ TABLES = {
         IMAGES,
         tuple(("cd-knet-exp", {"subsample": share}) for share in _SHARES),
         most_seeds=2,
+    ),
+    "ablation": Table(
+        "Ablation of CD-KNet+-Exp: one part taken away or exchanged at a time",
+        ("mnist", "fashion-mnist", "digits"),
+        tuple(ABLATIONS.values()),
+        most_seeds=3,
+    ),
+    "splits": Table(
+        "Random splits of the classes, one seed each",
+        ("mnist", "fashion-mnist"),
+        tuple((m, {}) for m in ("k-means", "sscd-exp", "cd-knet-exp", "cd-knet+-exp")),
+        most_seeds=1,
+        splits=10,
     ),
 }
 

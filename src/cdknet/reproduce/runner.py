@@ -68,7 +68,7 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
     from cdknet.estimator import ClassDiscovery
     from cdknet.metrics import new_class_scores, old_class_accuracy, open_world_report
 
-    problem = open_problem(cell.dataset, cell.seed)
+    problem = open_problem(cell.dataset, cell.seed, cell.split)
     _forget_peak()
     start = time.perf_counter()
     model = ClassDiscovery(
@@ -92,6 +92,7 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
         by_stage[row["stage"]] = by_stage.get(row["stage"], 0.0) + row["seconds"]
     line = {
         "key": cell.key,
+        "new_classes": [str(c) for c in problem.test_truth.new_classes],
         "cell": cell._asdict() | {"changes": {k: _plain(v) for k, v in cell.changes}},
         "options": {k: _plain(v) for k, v in cell.options.items()},
         "train": _rounded(new_class_scores(problem.train_truth, model.labels_)._asdict()),
@@ -140,9 +141,11 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 @lru_cache(maxsize=1)
-def open_problem(dataset: str, seed: int) -> OpenWorldProblem:
-    """The paper's split; where the paper drew classes at random (radio), `seed` draws them."""
-    return load(dataset).problem("paper", seed=seed)
+def open_problem(dataset: str, seed: int, split: int | None = None) -> OpenWorldProblem:
+    """The paper's split; where that drew classes at random (radio), `seed` draws them. Or a random one."""
+    if split is None:
+        return load(dataset).problem("paper", seed=seed)
+    return load(dataset).problem("random", seed=split)
 
 
 def _stage_1_accuracy(model: Any, problem: OpenWorldProblem) -> float | None:
