@@ -275,9 +275,7 @@ def benchmark_plus() -> None:
     for name, found in rates.items():
         rate = statistics.median(found)
         print(f"  {name}: {rate:.0f} images/s, {rate / bare:.3f} of the bare loop's   (wanted: at least 0.9)")
-    print(
-        f"  the bare loop with glibc's own memory settings: {floor:.0f} images/s; ours are {bare / floor:.2f} x"
-    )
+    print(f"  the same with glibc's own memory settings: {floor:.0f} images/s; ours: {bare / floor:.2f} x")
 
 
 def _bare_rate_alone() -> float:
