@@ -92,7 +92,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     embedding_ : (n, d) features of every sample of X
     history_ : list of dicts, one an epoch
     spent_ : seconds that each stage took
-    pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample
+    pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample; with novelty, -1 for
+        those taken for old ones
     spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U
     stage_networks_ : the network after each stage (not in a loaded model)
     given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
@@ -118,6 +119,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         validation_fraction: float = PretrainOptions.validation_fraction,
         learning_rate: float = PretrainOptions.learning_rate,
         batch_size: int = PretrainOptions.batch_size,
+        novelty: bool = DiscoverOptions.novelty,
         label_weight: float = DiscoverOptions.label_weight,
         discover_epochs: int = DiscoverOptions.discover_epochs,
         discover_batch_size: int = DiscoverOptions.discover_batch_size,
@@ -171,6 +173,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.validation_fraction = validation_fraction
         self.learning_rate = learning_rate
         self.batch_size = batch_size
+        self.novelty = novelty
         self.label_weight = label_weight
         self.discover_epochs = discover_epochs
         self.discover_batch_size = discover_batch_size
@@ -291,7 +294,12 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self._samples: NDArray[Any] | None = X  # for `save`; a view, no copy
         self._samples_digest: str | None = samples_digest(X)
         self.n_features_in_ = X.shape[1] if X.ndim == 2 else int(np.prod(X.shape[1:]))
-        self.pseudo_labels_ = fitted.discovery.pseudo_labels.numpy()
+        unlabelled = labels.targets == UNLABELED
+        novel = unlabelled.copy()
+        if fitted.novel is not None:
+            novel[unlabelled] = fitted.novel.numpy()
+        self.pseudo_labels_ = np.full(int(unlabelled.sum()), -1)
+        self.pseudo_labels_[novel[unlabelled]] = fitted.discovery.pseudo_labels.numpy()
         U, rows = fitted.discovery.U, fitted.discovery.U_rows
         self.spectral_embedding_ = None if U is None else U.numpy()
         self.spectral_rows_ = None if rows is None else rows.numpy()
@@ -303,17 +311,19 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         }
         features, logits = self.model_.apply(Inputs(X))
         self.embedding_ = features.numpy()
-        # Unlabelled samples are of new classes: only those compete for them.
-        unlabelled = labels.targets == UNLABELED
+        # Unlabelled samples are of new classes: only those compete for them. Unless they were taken for old.
         found = logits[:, n_old:].argmax(dim=1).numpy()
-        numbers = np.where(unlabelled, n_old + found, labels.targets)
+        numbers = np.where(novel, n_old + found, logits[:, :n_old].argmax(dim=1).numpy())
+        numbers = np.where(unlabelled, numbers, labels.targets)
         self.labels_ = self.classes_[numbers]
         self.given_ = ~unlabelled
-        rows = torch.from_numpy(np.flatnonzero(unlabelled))
+        rows = torch.from_numpy(np.flatnonzero(novel))
         z = embed(fitted.discovery.network, Inputs(X), rows, normalize=fitted.model.normalize).features
-        sure = raw_confidence(z, found[unlabelled], self.n_new_classes_)
+        sure = raw_confidence(z, found[novel], self.n_new_classes_)
         self.confidence_ = np.ones(len(X), dtype=np.float32)
-        self.confidence_[unlabelled] = sure if calibration.map is None else calibration.map.apply(sure)
+        self.confidence_[novel] = sure if calibration.map is None else calibration.map.apply(sure)
+        taken = unlabelled & ~novel
+        self.confidence_[taken] = torch.softmax(logits, dim=1).amax(dim=1).numpy()[taken]
         self.calibration_ = calibration.facts
 
     @staticmethod

@@ -149,6 +149,11 @@ class DiscoverOptions(Options):
             "pairwise",
         ),
     )
+    novelty: bool = option(
+        False,
+        "stage 2: unlabelled samples that stage 1 is as sure of as of old ones stay old (SSCD's detector); "
+        "not for cd-knet+, which has no stage 1",
+    )
     label_weight: float = option(
         10.0, "stage 2: lambda, weight of the old labels; 0: images alone; inf: labels alone", least=0
     )

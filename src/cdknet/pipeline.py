@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cdknet.history import History
 from cdknet.inputs import Inputs, input_statistics
@@ -27,11 +27,12 @@ from cdknet.rivals.dac import discover_dac
 from cdknet.rivals.dec import discover_dec
 from cdknet.rivals.pairwise import discover_pairwise
 from cdknet.rivals.spectral import spectral_clustering
-from cdknet.rivals.sscd import sscd_dynamic, sscd_static
+from cdknet.rivals.sscd import is_novel, novelty_threshold, sscd_dynamic, sscd_static
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
-from cdknet.stages.discover import Clusterer, class_means, view_function
+from cdknet.stages.discover import Clusterer, class_means, view_function, wanted_classes
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
 from cdknet.stages.plus import discover_plus
+from cdknet.stages.pretrain import held_out_positions
 from cdknet.views import Views
 
 # What `method` names: each a function of the pretrained network, in the place of stage 2.
@@ -103,6 +104,7 @@ class Fitted(NamedTuple):
     discovery: Discovery
     model: Model
     blueprint: Blueprint
+    novel: Tensor | None = None  # (n',) which unlabelled samples were taken for new ones; None: all of them
 
 
 def run_stages(
@@ -158,6 +160,10 @@ def run_stages(
     else:
         with history.timed("pretrain"):
             pretraining = pretrain(network, problem, first, seed=seed, history=history, checkpoint=checkpoint)
+    novel = None
+    if second.novelty:
+        novel = _novel_ones(pretraining.network, problem, first, second, seed)
+        problem = problem._replace(new_rows=problem.new_rows[novel])
     with history.timed("discover"):
         discovery = STAGE_2[second.method](
             pretraining.network,
@@ -186,7 +192,27 @@ def run_stages(
                 checkpoint=checkpoint,
             )
         model = Model(expansion.network, second.normalize_features)
-    return Fitted(pretraining, discovery, model, blueprint)
+    return Fitted(pretraining, discovery, model, blueprint, novel)
+
+
+def _novel_ones(
+    network: Network, problem: Problem, first: PretrainOptions, second: DiscoverOptions, seed: int
+) -> Tensor:
+    """SSCD's novelty detector: which unlabelled samples stage 1 is less sure of than of held-out old ones."""
+    if isinstance(network, Projection) or second.method == "cd-knet+":
+        raise ValueError(
+            "novelty needs a stage 1 on the old classes. Got a method or network without one. Take another, "
+            "such as method 'sscd' or 'cd-knet'."
+        )
+    held = problem.old_rows[held_out_positions(problem, first, seed)]
+    threshold = novelty_threshold(embed(network, problem.inputs, held, normalize=False).logits)
+    novel = is_novel(embed(network, problem.inputs, problem.new_rows, normalize=False).logits, threshold)
+    if int(novel.sum()) < wanted_classes(second):
+        raise ValueError(
+            f"novelty must leave a sample for each new class ({second.n_new_classes}). Got "
+            f"{int(novel.sum())} of {len(novel)} unlabelled samples. Turn it off, or train stage 1 longer."
+        )
+    return novel
 
 
 def stage_3_views(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views | None:

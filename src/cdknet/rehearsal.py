@@ -93,7 +93,7 @@ def short_form(params: Mapping[str, Any], n_hidden: int, pace: float = 0.5) -> d
         for name in ("pretrain_epochs", "discover_epochs", "view_steps", "head_steps")
     }
     short["view_batch_size"] = min(params["view_batch_size"], BATCH)
-    return {**params, **short, "n_new_classes": n_hidden, "expansion": "none"}
+    return {**params, **short, "n_new_classes": n_hidden, "expansion": "none", "novelty": False}
 
 
 def rehearse(

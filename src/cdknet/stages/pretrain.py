@@ -6,7 +6,7 @@ import copy
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cdknet.history import History
 from cdknet.networks import Network, embed
@@ -42,8 +42,7 @@ def pretrain(
     optimizer = torch.optim.Adam(network.trainable(), lr=options.learning_rate)
     loop = Loop("pretrain", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
-    split = torch.Generator().manual_seed(derive_seed(seed, "hold out"))
-    held_out = stratified(problem.old_targets, options.validation_fraction, split, leave=1)
+    held_out = held_out_positions(problem, options, seed)
     training = torch.ones(len(problem.old_rows), dtype=torch.bool)
     training[held_out] = False
     rows, targets = problem.old_rows[training], problem.old_targets[training]
@@ -81,6 +80,12 @@ def pretrain(
     loop.finish()
     best_epoch: int = loop.facts["best_epoch"]
     return Pretraining(network.eval(), best_epoch, loop.rows[best_epoch - 1].get("validation_accuracy"))
+
+
+def held_out_positions(problem: Problem, options: PretrainOptions, seed: int) -> Tensor:
+    """Which of `problem.old_rows` stage 1 does not learn from."""
+    split = torch.Generator().manual_seed(derive_seed(seed, "hold out"))
+    return stratified(problem.old_targets, options.validation_fraction, split, leave=1)
 
 
 def _remember_best(loop: Loop, accuracy: float, options: PretrainOptions) -> bool:
