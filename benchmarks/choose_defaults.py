@@ -133,15 +133,19 @@ def relevant(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def current_cells(dataset: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells of a data set that were run with the defaults as they are now."""
+    """The cells of a data set that were run with the defaults as they are now.
+
+    An option that came later is not in a cell: it does nothing by default.
+    """
     defaults = default_options()
-    return [
-        cell
-        for cell in cells
-        if cell["dataset"] == dataset
-        and cell["candidate"] in CANDIDATES
-        and relevant(cell["options"]) == relevant({**defaults, **chosen_options(dataset, cell["candidate"])})
-    ]
+
+    def is_current(cell: dict[str, Any]) -> bool:
+        if cell["dataset"] != dataset or cell["candidate"] not in CANDIDATES:
+            return False
+        now = {**defaults, **chosen_options(dataset, cell["candidate"])}
+        return all(now.get(name) == value for name, value in relevant(cell["options"]).items())
+
+    return [cell for cell in cells if is_current(cell)]
 
 
 def main() -> None:
