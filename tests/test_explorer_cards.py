@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdknet.explorer.cards import CLOSE, Cards, kmeans, valley
+from cdknet.explorer.cards import CLOSE, Cards, divide, kmeans, valley
 from cdknet.explorer.review import REJECTED, Review, ReviewError, change_of, resolve
 from test_explorer_review import halves, steps
 
@@ -100,6 +100,18 @@ def test_one_heap_is_not_called_two_and_two_are(d, seed):
         hints = [h for h in cards_of(points, review).hints(1, review) if h.kind == "split"]
         assert [h.into for h in hints] == ([] if parts == 1 else [parts])
         assert all("%" in h.reason for h in hints)
+
+
+def test_a_class_is_divided_into_the_groups_that_its_hint_speaks_of():
+    rng = np.random.default_rng(0)
+    large, small = rng.normal(0, 1, (300, 4)), rng.normal(0, 0.5, (60, 4)) + np.array([9, 0, 0, 0])
+    points = rng.permutation(np.concatenate([large, small]).astype(np.float32))
+    parts = divide(points, 2, seed=0)
+    np.testing.assert_array_equal(parts, points[:, 0] > 5)  # the largest first
+    review = review_of(np.zeros(360, dtype=np.int64))
+    reason = cards_of(points, review).hints(0, review)[0].reason
+    assert "Groups of about 300, 60 samples" in reason
+    assert len(set(divide(points, 3, seed=0).tolist())) == 3  # no hint speaks of three: k-means
 
 
 def test_two_heaps_whose_samples_come_in_turns_are_two_and_like_no_third_between_them():

@@ -184,9 +184,8 @@ class Cards:
         return out
 
     def _some(self, class_id: int) -> NDArray[np.float32]:
-        rows = self.rows(class_id)
-        step = max(1, -(-len(rows) // MOST_LOOKED_AT))
-        return self.features[rows[::step]]
+        some: NDArray[np.float32] = self.features[_some_of(self.rows(class_id))]
+        return some
 
     def _split_once(self, class_id: int) -> Hint | None:
         if class_id not in self._split_hints:
@@ -258,25 +257,29 @@ def valley(a: Floats, b: Floats, ends: tuple[Floats, Floats] | None = None) -> f
 
 
 class _Groups(NamedTuple):
-    sizes: list[int]  # largest first
+    heaps: list[NDArray[np.float32]]  # the points of each, largest first
     valley: float  # of the first division
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(heap) for heap in self.heaps]
 
 
 def _groups(points: NDArray[np.float32], most: int) -> _Groups:
     """Heaps, by halving as long as a valley shows on points that did not choose the cut."""
     heaps, first = [points], 1.0
-    done: list[int] = []
+    done: list[NDArray[np.float32]] = []
     while heaps and len(heaps) + len(done) < most:
         heap = max(heaps, key=len)
         heaps = [h for h in heaps if h is not heap]
         cut = _honest_cut(heap)
         if cut is None:
-            done.append(len(heap))
+            done.append(heap)
             continue
         depth, halves = cut
         first = depth if not done and not heaps else first
         heaps += halves
-    return _Groups(sorted([*done, *map(len, heaps)], reverse=True), first)
+    return _Groups(sorted([*done, *heaps], key=len, reverse=True), first)
 
 
 def _honest_cut(points: NDArray[np.float32]) -> tuple[float, list[NDArray[np.float32]]] | None:
@@ -297,6 +300,19 @@ def _honest_cut(points: NDArray[np.float32]) -> tuple[float, list[NDArray[np.flo
 
 
 # Clustering of one class
+
+
+def divide(points: NDArray[np.float32], k: int, *, seed: int) -> NDArray[np.int64]:
+    """(n,) parts 0 ... k - 1 of one class: the heaps that a hint speaks of if there are k, else k-means."""
+    found = _groups(_some_of(points), MOST_HINTED_PARTS).heaps
+    if len(found) != k or k < 2:
+        return kmeans(points, k, seed=seed).labels
+    return _nearest(points, np.stack([heap.mean(axis=0) for heap in found]))
+
+
+def _some_of(rows: NDArray[Any]) -> NDArray[Any]:
+    """At most `MOST_LOOKED_AT` of the rows, evenly spread."""
+    return rows[:: max(1, -(-len(rows) // MOST_LOOKED_AT))]
 
 
 class Clusters(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.explorer.cards import SHOWN, Cards, kmeans
+from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.review import REJECTED, Done, Review
 from cdknet.explorer.samples import Drawer, kind_of
@@ -87,7 +87,7 @@ class Session:
         return self.journal.redo(revision)
 
     def _split(self, rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-        return kmeans(self.run.features[rows], k, seed=int(self.run.config.get("seed", 0)) % 2**32).labels
+        return divide(self.run.features[rows], k, seed=int(self.run.config.get("seed", 0)) % 2**32)
 
     @contextmanager
     def _still(self) -> Iterator[Review]:
