@@ -149,7 +149,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         extra_units: float = ExpandOptions.extra_units,
         expand_epochs: int | None = ExpandOptions.expand_epochs,
         expand_steps: int = ExpandOptions.expand_steps,
-        replay: float = ExpandOptions.replay,
+        replay: float | None = ExpandOptions.replay,
         slow_rate: float = ExpandOptions.slow_rate,
         calibrate: bool = TrustOptions.calibrate,
         tune: str = TrustOptions.tune,

@@ -77,7 +77,7 @@ def expansions(lines: Mapping[str, Mapping[str, Any]]) -> Figure | None:
         if cell.key in lines:
             strategy = lines[cell.key]["options"].get("expansion", "last-two")
             found.setdefault((cell.dataset, strategy), []).append(lines[cell.key]["test"]["acc"])
-    sets = [s for s in IMAGES if any(s == dataset for dataset, _ in found)]
+    sets = [s for s in IMAGES if all((s, strategy) in found for strategy in STRATEGIES)]
     if not sets:
         return None
     figure = new_figure(7.2, 4)
@@ -107,7 +107,7 @@ def subsampling(lines: Mapping[str, Mapping[str, Any]]) -> Figure | None:
             if cell.key in lines:
                 share = 0.0 if cell.method == "sscd-exp" else float(cell.options["subsample"])
                 points.setdefault(100 * share, []).append(lines[cell.key]["test"]["acc"])
-        if len(points) > 1:
+        if len(points) > 2:  # two points are no curve
             drawn = True
             shares = sorted(points)
             colour = MUTED[(0, 6, 2)[index]]

@@ -15,8 +15,8 @@ from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
 from cdknet.views import Views
 
-EPOCHS = 30  # Table II
-EPOCHS_OF_VIEWS = 5  # where f already knows the new classes apart and every epoch shows other views
+EPOCHS, REPLAY = 30, 0.2  # Table II, section VI.C
+EPOCHS_OF_VIEWS, REPLAY_OF_VIEWS = 3, 1.0  # where f already tells classes apart, and views are new each time
 
 
 class Expansion(NamedTuple):
@@ -85,12 +85,13 @@ def teach(
     optimizer = torch.optim.Adam(groups)
     loop = Loop(stage, network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
-    shown = len(problem.new_rows) + len(stratified(problem.old_targets, options.replay, torch.Generator()))
     epochs = options.expand_epochs or (EPOCHS if views is None else EPOCHS_OF_VIEWS)
+    replay = options.replay or (REPLAY if views is None else REPLAY_OF_VIEWS)
+    shown = len(problem.new_rows) + len(stratified(problem.old_targets, replay, torch.Generator()))
     limit = max(epochs, math.ceil(options.expand_steps / math.ceil(shown / batch_size)))
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
-        replayed = stratified(problem.old_targets, options.replay, generator)
+        replayed = stratified(problem.old_targets, replay, generator)
         rows = torch.cat([problem.old_rows[replayed], problem.new_rows])
         targets = torch.cat([problem.old_targets[replayed], targets_of_new])
         network.train()
