@@ -139,7 +139,7 @@ def demo(
         _say("The paper's objective: U and the old labels", quiet=as_json)
         with Bars(quiet=as_json) as bars:
             paper = fit_digits(problem, s, [bars], method="cd-knet")
-        _say("CD-KNet+: the same with views of each sample, the default", quiet=as_json)
+        _say("CD-KNet+, the default: old labels and views of each sample, together", quiet=as_json)
         with Bars(quiet=as_json) as bars:
             model = fit_digits(problem, s, [bars])
         comparisons.append(with_paper(compare(model, problem), compare(paper, problem)))
