@@ -46,17 +46,19 @@ class entered a fit or a choice. Numbers are over the samples of new classes onl
 - **old**: accuracy on held-out samples of old classes after stage 1, and at the end with new classes
   competing.
 
-Mean ± standard deviation over seeds. Bold: the best mean of a column. The defaults of the paper's method come
-from folds of hidden *old* digits (`benchmarks/choose_defaults.py`) and are the same for every set. On folds of
-MNIST's own old classes, where two are left, features that are not put on the unit sphere did better (.80 against
-.62, `results/choose_defaults.jsonl`); on the first seed of the real task, with five, they did worse (.46 against
-.74). Folds that leave so few classes do not tell, and the setting stayed.
+Mean ± standard deviation over seeds. Bold: the best mean of a column. The defaults of the paper's
+method come from folds of hidden *old* digits (`benchmarks/choose_defaults.py`) and are the same for
+every set. On folds of MNIST's own old classes, where two are left, features that are not put on the
+unit sphere did better (.80 against .62, `results/choose_defaults.jsonl`); on the first seed of the real
+task, with five, they did worse (.46 against .74). Folds that leave so few classes do not tell, and the
+setting stayed.
 
-The parts of CD-KNet+ were put together while watching one seed of MNIST's and Fashion-MNIST's new classes; its
-views, read-out and the start of its heads were then chosen on folds of hidden old digits and of Fashion-MNIST's old
-classes, and the replay of all old samples for the sake of old-class accuracy. Expect some optimism on seeds 0 and
-1 of these sets; other seeds, sets and splits were not looked at. Its rows take their own defaults, whatever the
-budget. Sets and rows that are not here have not been run yet: the commands are the same.
+The parts of CD-KNet+ were put together while watching one seed of MNIST's and Fashion-MNIST's new
+classes; its views, read-out and the start of its heads were then chosen on folds of hidden old digits
+and of Fashion-MNIST's old classes, and the replay of all old samples for the sake of old-class
+accuracy. Expect some optimism on seeds 0 and 1 of these sets; other seeds, sets and splits were not
+looked at. Its rows take their own defaults, whatever the budget. Sets and rows that are not here have
+not been run yet: the commands are the same.
 """
 
 REMARKS = """\
@@ -70,9 +72,9 @@ What is below by more than .03 is marked in the tables. Our reading, from trials
 - The formulas cannot bring back what stage 1 threw away: U is made of features that have seen old classes
   only. The longer stage 1 runs, the less is left (docs/how_it_works.md). This is why views of unlabelled
   samples help so much (CD-KNet+, the rows marked as ours).
-- CD-KNet+ is unsteady on Fashion-MNIST: the heads cut across classes there (a single one is right on .64-.80 of
-  the samples), and what they teach the features differs from seed to seed. Without heads the features are steadier
-  there and much worse on digits.
+- CD-KNet+ is unsteady on Fashion-MNIST: the heads cut across classes there (a single one is right on
+  .64-.80 of the samples), and what they teach the features differs from seed to seed. Without heads the
+  features are steadier there and much worse on digits.
 - Purity flatters: on Fashion-MNIST k-means on pixels has a purity above the paper's headline.
 """
 
