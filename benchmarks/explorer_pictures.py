@@ -86,7 +86,7 @@ def take(address: str, out: Path) -> None:
         shot("map", nothing, "#/map")
         shot("lasso", lasso, "#/map")
         shot("class-dark", hover, "#/map/9", dark=True)
-        shot("split", split, "#/map")
+        shot("split", split, "#/map/9")
         shot("rename", rename, "#/map/5")
         shot("classes", nothing, "#/classes/5")
         shot("scores-dark", nothing, "#/scores", dark=True)
@@ -129,8 +129,6 @@ def hover(page: Any) -> None:
 
 
 def split(page: Any) -> None:
-    page.keyboard.press("h")  # the first class that looks like two
-    page.wait_for_timeout(400)
     page.keyboard.press("s")
     page.wait_for_timeout(400)
     page.keyboard.press("Enter")
