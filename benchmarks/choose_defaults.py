@@ -122,7 +122,7 @@ def default_options() -> dict[str, Any]:
     return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
 
 
-ONLY_PLUS = ("view", "head", "collapse", "spectral", "readout", "expand_epochs")
+ONLY_PLUS = ("view", "head", "collapse", "spectral", "readout", "expand_epochs", "replay")
 
 
 def relevant(options: dict[str, Any]) -> dict[str, Any]:
