@@ -124,12 +124,15 @@ def subsampling(lines: Mapping[str, Mapping[str, Any]]) -> Figure | None:
 
 
 def _write(figure: Figure, stem: Path) -> list[Path]:
+    from matplotlib import rc_context
+
     stem.parent.mkdir(parents=True, exist_ok=True)
     written = []
     for kind in ("png", "svg"):
         buffer = io.BytesIO()
         undated = {"Date": None} if kind == "svg" else None  # the same picture, the same file
-        figure.savefig(buffer, format=kind, dpi=130, bbox_inches="tight", metadata=undated)
+        with rc_context({"svg.hashsalt": stem.name}):
+            figure.savefig(buffer, format=kind, dpi=130, bbox_inches="tight", metadata=undated)
         path = stem.with_suffix(f".{kind}")
         replace_file(path, buffer.getvalue())
         written.append(path)
