@@ -49,6 +49,22 @@ def test_every_candidate_is_tried_on_every_fold_and_the_best_is_kept(fits):
     assert json.loads(json.dumps(report)) == report
 
 
+def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
+    from cdknet import tune as module
+
+    working = module.rehearse
+
+    def failing(X, targets, fold, params, **rest):
+        if params["label_weight"] == 0:
+            raise FloatingPointError("nan")
+        return working(X, targets, fold, params, **rest)
+
+    monkeypatch.setattr("cdknet.tune.rehearse", failing)
+    report = run()
+    assert report["chosen"] == "old labels low"
+    assert report["tried"][1]["accuracies"] == [0.0, 0.0]
+
+
 def test_ties_go_to_the_options_as_given_and_steadiness_counts():
     candidates = {"as given": {}, "other": {"heads": 0}, "unsteady": {"heads": 1}}
     report = choose({"as given": [0.8, 0.8], "other": [0.8, 0.8], "unsteady": [1.0, 0.62]}, candidates)

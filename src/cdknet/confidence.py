@@ -16,17 +16,15 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 from torch import Tensor, nn
 
-from cdknet.budget import Budget
 from cdknet.history import History
 from cdknet.metrics import match_clusters
 from cdknet.rehearsal import (
     Fold,
     NoRehearsal,
     Rehearsal,
-    RehearsalProgress,
+    history_of_one,
     plan_folds,
     rehearse,
-    stages_of,
 )
 from cdknet.spectral import nearest_neighbors
 from cdknet.stages.discover import Clusterer, class_means
@@ -159,13 +157,9 @@ def calibrate(
         if kept is not None:
             history.take_up([kept.facts["row"]])
         else:
-            stages, budget = stages_of(params), None
-            watcher = RehearsalProgress(history, "calibrate", number, len(folds), stages)
-            if history.budget is not None:
-                seconds = history.budget.left("calibrate") / (len(folds) - number)
-                if seconds <= 0:
-                    return not_calibrated("the time budget was used up before hidden classes could be tried")
-                budget = Budget(seconds, stages)
+            own = history_of_one(history, "calibrate", number, len(folds), params)
+            if own is None:
+                return not_calibrated("the time budget was used up before hidden classes could be tried")
             began = time.perf_counter()
             try:
                 found = rehearse(
@@ -178,7 +172,7 @@ def calibrate(
                     views=views,
                     device=device,
                     seed=seed,
-                    history=History([watcher], budget),
+                    history=own,
                     pace=PACE,
                 )
             except (ValueError, FloatingPointError) as error:

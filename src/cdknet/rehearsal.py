@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from cdknet.budget import Budget
 from cdknet.data.openworld import UNLABELED
 from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
@@ -152,3 +153,19 @@ class RehearsalProgress:
 
     def __call__(self, row: dict[str, Any]) -> None:
         return None
+
+
+def history_of_one(
+    history: History, stage: str, number: int, total: int, params: Mapping[str, Any]
+) -> History | None:
+    """For rehearsal `number` of `total`: its progress goes to the fit's watchers, its time is an even share.
+
+    None where the time budget of the fit has nothing left for `stage`.
+    """
+    stages, budget = stages_of(params), None
+    if history.budget is not None:
+        seconds = history.budget.left(stage) / (total - number)
+        if seconds <= 0:
+            return None
+        budget = Budget(seconds, stages)
+    return History([RehearsalProgress(history, stage, number, total, stages)], budget)

@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from cdknet.budget import Budget
 from cdknet.history import History
-from cdknet.rehearsal import RehearsalProgress, plan_folds, rehearse, stages_of
+from cdknet.rehearsal import history_of_one, plan_folds, rehearse
 from cdknet.runs import fingerprint, read_jsonl
 from cdknet.stages.discover import Clusterer
 from cdknet.views import Views
@@ -65,36 +64,33 @@ def tune(
     if kept is not None and kept.exists():
         lines = [line for line in read_jsonl(kept) if line["about"] == about]
         done = {(line["candidate"], line["fold"]): line["accuracy"] for line in lines}
-    cells = [
-        (name, plan) for plan in plans for name in candidates
-    ]  # fold by fold: those there are, are whole
+    cells = [(name, plan) for plan in plans for name in candidates]
     for number, (name, plan) in enumerate(cells):
         history.progress("tune", number, len(cells))
         if (name, plan.number) in done:
             continue
         options = {**params, **candidates[name]}
-        stages, budget = stages_of(options), None
-        if history.budget is not None:
-            seconds = history.budget.left("tune") / (len(cells) - number)
-            if seconds <= 0:
-                break
-            budget = Budget(seconds, stages)
-        watcher = RehearsalProgress(history, "tune", number, len(cells), stages)
-        found = rehearse(
-            X,
-            targets,
-            plan,
-            options,
-            encoder=encoder,
-            clusterer=clusterer,
-            views=views,
-            device=device,
-            seed=seed,
-            history=History([watcher], budget),
-        )
-        done[name, plan.number] = found.accuracy
+        own = history_of_one(history, "tune", number, len(cells), options)
+        if own is None:
+            break
+        try:
+            accuracy = rehearse(
+                X,
+                targets,
+                plan,
+                options,
+                encoder=encoder,
+                clusterer=clusterer,
+                views=views,
+                device=device,
+                seed=seed,
+                history=own,
+            ).accuracy
+        except (ValueError, FloatingPointError):  # a candidate that cannot be fitted finds nothing
+            accuracy = 0.0
+        done[name, plan.number] = accuracy
         if kept is not None:
-            line = {"about": about, "candidate": name, "fold": plan.number, "accuracy": found.accuracy}
+            line = {"about": about, "candidate": name, "fold": plan.number, "accuracy": accuracy}
             kept.parent.mkdir(parents=True, exist_ok=True)
             with kept.open("a") as file:
                 file.write(json.dumps(line) + "\n")

@@ -49,9 +49,8 @@ class entered a fit or a choice. Numbers are over the samples of new classes onl
 Mean ± standard deviation over seeds. Bold: the best mean of a column. The defaults of the paper's
 method come from folds of hidden *old* digits (`benchmarks/choose_defaults.py`) and are the same for
 every set. On folds of MNIST's own old classes, where two are left, features that are not put on the
-unit sphere did better (.80 against .62, `results/choose_defaults.jsonl`); on the first seed of the real
-task, with five, they did worse (.46 against .74). Folds that leave so few classes do not tell, and the
-setting stayed.
+unit sphere did better (.80 against .62, `results/choose_defaults.jsonl`); a first look at the real
+task, with five, did not bear that out, and the setting stayed as the digits' folds had it.
 
 The parts of CD-KNet+ were put together while watching one seed of MNIST's and Fashion-MNIST's new
 classes; its views, read-out and the start of its heads were then chosen on folds of hidden old digits
@@ -72,10 +71,9 @@ What is below by more than .03 is marked in the tables. Our reading, from trials
 - The formulas cannot bring back what stage 1 threw away: U is made of features that have seen old classes
   only. The longer stage 1 runs, the less is left (docs/how_it_works.md). This is why views of unlabelled
   samples help so much (CD-KNet+, the rows marked as ours).
-- CD-KNet+ is unsteady on Fashion-MNIST: a single head is right on .64-.80 of the samples, and seeds
-  differ by .15. Without heads it is worse (the ablation). Short trials without the old labels gave
-  .84-.91 there (views alone, one seed), so what tells tops apart seems to mislead about shoes and bags;
-  on MNIST the same labels help. One weight does not serve both yet.
+- CD-KNet+ is unsteady on Fashion-MNIST: seeds differ by .15. Without heads it is worse (the ablation).
+  Our guess, from short trials that are not in these tables: what tells the old classes, tops, apart
+  misleads about shoes and bags, while on MNIST the old labels help. One weight does not serve both yet.
 - Purity flatters: on Fashion-MNIST k-means on pixels has a purity above the paper's headline.
 """
 
