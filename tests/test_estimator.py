@@ -47,6 +47,14 @@ def test_every_option_has_one_default():
     assert set(facade) - set(declared) == apart
 
 
+def test_what_auto_came_to_is_kept_with_the_run(fitted, tmp_path):
+    assert fitted.chosen_ == {"network": "mlp", "precision": "float32"}  # the paper's method, exactly
+    assert ClassDiscovery.load(fitted.save(tmp_path / "run")).chosen_ == fitted.chosen_
+    short = {"n_new_classes": 2, "view_steps": 2, "head_steps": 2, "expansion": "none", "calibrate": False}
+    plus = ClassDiscovery(**short, precision="bfloat16").fit(X, Y)
+    assert plus.chosen_ == {"network": "small", "precision": "bfloat16", "views": "vectors"}
+
+
 def test_new_classes_are_found_named_and_predicted(fitted):
     assert fitted.classes_.tolist() == [0, 1, 2, 3, 4]
     assert fitted.n_new_classes_ == 2

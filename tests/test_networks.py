@@ -185,3 +185,27 @@ def test_pixels_come_out_between_0_and_1():
 def test_bad_samples_get_one_clear_error(X, message):
     with pytest.raises((ValueError, TypeError), match=message):
         check_X(X)
+
+
+def test_bfloat16_is_for_training_alone_and_near():
+    torch.manual_seed(0)
+    net = build_network((1, 28, 28), 3, architecture="small")
+    x = torch.rand(32, 1, 28, 28)
+    exact = net.train().features(x)
+    net.in_bfloat16 = True
+    short = net.train().features(x)
+    assert short.dtype == torch.float32
+    assert not torch.equal(short, exact)
+    assert torch.nn.functional.cosine_similarity(short, exact).min() > 0.99
+    short.sum().backward()
+    assert all(w.grad.dtype == torch.float32 for w in net.trunk.parameters())
+    net = build_network((1, 28, 28), 3, architecture="small").eval()
+    plain = net.features(x)
+    net.in_bfloat16 = True
+    assert torch.equal(net.features(x), plain)
+
+
+def test_growth_goes_on_in_the_same_arithmetic():
+    net = build_network((17,), 3, architecture="mlp")
+    net.in_bfloat16 = True
+    assert grow(net, "last-two", 2).network.in_bfloat16

@@ -1,5 +1,7 @@
 """The three stages: one contract for all, then what each of them promises."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,10 @@ from sklearn.cluster import AgglomerativeClustering
 
 from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
-from cdknet.networks import build_network, embed
+from cdknet.networks import build_network, embed, unit_length
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
 from cdknet.stages import discover, expand, pretrain
-from cdknet.stages.discover import class_means, cluster
+from cdknet.stages.discover import agreed_labels, class_means, cluster, spectral_labels
 from cdknet.stages.heads import (
     EVENNESS,
     SHARPNESS,
@@ -348,6 +350,7 @@ def test_plus_finds_the_classes():
 @pytest.mark.parametrize(
     "options",
     [
+        {"readout": "spectral"},
         {"readout": "k-means"},
         {"readout": "heads"},
         {"head_targets": "sharpened"},
@@ -362,7 +365,42 @@ def test_plus_finds_the_classes_in_other_ways_too(options):
     truth = TRUTH[PROBLEM.new_rows.numpy()]
     assert clustering_accuracy(truth, found.pseudo_labels.numpy()) > 0.95
     if "readout" in options:
-        assert found.votes == (options["readout"] == "spectral")
+        assert found.votes == (options["readout"] == "spectral")  # and where ways agree, the default
+
+
+def on_sphere(generator, *classes):
+    """Rows of unit length, 300 a class. A class is a list of blobs, (centre, width)."""
+
+    def blob(centre, width, n):
+        return torch.tensor(centre) + width * torch.randn(n, len(centre), generator=generator)
+
+    z = torch.cat([blob(*one, 300 // len(blobs)) for blobs in classes for one in blobs])
+    return unit_length(z), np.repeat(np.arange(len(classes)), 300)
+
+
+def test_agreement_does_not_cut_a_class_in_two_for_two_others_that_touch():
+    halves = [([1.0, 0.18, 0.0, 0.0], 0.03), ([1.0, -0.18, 0.0, 0.0], 0.03)]
+    touching = [([0.0, 1.0, 0.45, 0.0], 0.13)], [([0.0, 1.0, -0.45, 0.0], 0.13)]
+    z, truth = on_sphere(torch.Generator().manual_seed(0), halves, *touching)
+    assert clustering_accuracy(truth, agreed_labels(z, 3).numpy()) > 0.98
+    assert clustering_accuracy(truth, spectral_labels(z, 3, neighbors=30).numpy()) < 0.8
+
+
+def test_agreement_follows_long_classes_that_lie_side_by_side():
+    generator = torch.Generator().manual_seed(0)
+    turn = 2.4 * torch.rand(300, generator=generator)
+    arcs = [torch.stack([turn.cos(), turn.sin(), torch.full_like(turn, h)], dim=1) for h in (0.4, -0.4)]
+    z = torch.cat(arcs) + 0.03 * torch.randn(600, 3, generator=generator)
+    truth = np.repeat([0, 1], 300)
+    assert clustering_accuracy(truth, agreed_labels(unit_length(z), 2).numpy()) > 0.98
+    assert clustering_accuracy(truth, cluster(unit_length(z), 2).numpy()) < 0.6
+
+
+def test_where_there_are_many_samples_some_are_labelled_and_the_others_follow(monkeypatch):
+    monkeypatch.setattr(sys.modules["cdknet.stages.discover"], "MOST_VOTERS", 300)
+    z, truth = on_sphere(torch.Generator().manual_seed(0), [([1.0, 0.0, 0.0], 0.1)], [([0.0, 1.0, 0.0], 0.1)])
+    for label in (agreed_labels, spectral_labels):
+        assert clustering_accuracy(truth, label(z, 2).numpy()) == 1
 
 
 def test_the_network_that_plus_leaves_knows_the_old_classes():

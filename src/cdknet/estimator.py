@@ -92,6 +92,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     embedding_ : (n, d) features of every sample of X
     history_ : list of dicts, one an epoch
     spent_ : seconds that each stage took
+    chosen_ : what `auto` came to: network, precision, views
     pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample; with novelty, -1 for
         those taken for old ones
     spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U
@@ -112,6 +113,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         encoder: nn.Module | None = None,
         feature_size: int | None = NetworkOptions.feature_size,
         standardize: bool | None = NetworkOptions.standardize,
+        precision: str = NetworkOptions.precision,
         pretrain_epochs: int = PretrainOptions.pretrain_epochs,
         early_stopping: bool = PretrainOptions.early_stopping,
         patience: int = PretrainOptions.patience,
@@ -166,6 +168,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.encoder = encoder
         self.feature_size = feature_size
         self.standardize = standardize
+        self.precision = precision
         self.pretrain_epochs = pretrain_epochs
         self.early_stopping = early_stopping
         self.patience = patience
@@ -289,7 +292,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.classes_ = np.concatenate(
             [labels.old_classes, new_names(labels.old_classes, self.n_new_classes_)]
         )
-        self.history_, self.seed_ = list(history), seed
+        self.history_, self.seed_, self.chosen_ = list(history), seed, fitted.chosen
         self.spent_ = {stage: round(seconds, 2) for stage, seconds in history.spent.items()}
         self._samples: NDArray[Any] | None = X  # for `save`; a view, no copy
         self._samples_digest: str | None = samples_digest(X)
@@ -511,6 +514,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 "seed": self.seed_,
                 "scale": readout.scale if isinstance(readout, Centers) else 1.0,
                 "validation_accuracy": self.validation_accuracy_,
+                "chosen": self.chosen_,
                 "spent": self.spent_,
                 "tuning": self.tuning_,
                 "samples_digest": getattr(self, "_samples_digest", None),
@@ -585,6 +589,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             new.labels_ = labels.astype(classes.dtype)
             new.given_ = np.array([row["given"] == "1" for row in run.labels])
             new.confidence_ = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
+            new.chosen_ = config.get("chosen", {})
             new.spent_, new.tuning_ = config.get("spent", {}), config.get("tuning")
             new.calibration_ = config.get("confidence", {}).get("calibration", {"calibrated": False})
             new.embedding_, new.history_ = run.embedding["features"], run.history

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple, cast
 
 import torch
@@ -55,6 +56,7 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.rectified = rectified  # ReLU after the penultimate layer
+        self.in_bfloat16 = False  # while training, the trunk counts in bfloat16
         self.intake = intake
         self.trunk = trunk
         self.penultimate: nn.Linear = penultimate
@@ -62,7 +64,10 @@ class Network(nn.Module):
         self.head = head
 
     def features(self, x: Tensor) -> Tensor:  # (n, d)
-        z: Tensor = self.penultimate(self.trunk(self.intake(x)).flatten(1))
+        short = self.in_bfloat16 and self.training
+        with torch.autocast(x.device.type, torch.bfloat16) if short else nullcontext():
+            values = self.trunk(self.intake(x)).flatten(1)
+        z: Tensor = self.penultimate(values.float() if short else values)
         return torch.relu(z) if self.rectified else z
 
     def forward(self, x: Tensor) -> Tensor:  # (n, classes)
@@ -360,6 +365,14 @@ def _output_width(intake: Intake, trunk: nn.Module, shape: tuple[int, ...]) -> i
             f"for samples of shape {shape}. Make the samples smaller, or pass an encoder that pools."
         )
     return width
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Does the processor multiply in bfloat16 itself? Elsewhere that is slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return device.type == "cpu" and ask is not None and bool(ask())
 
 
 def unit_length(z: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from cdknet.networks import (
     choose_architecture,
     embed,
     grow,
+    has_bfloat16,
 )
 from cdknet.options import DiscoverOptions, ExpandOptions, NetworkOptions, PretrainOptions
 from cdknet.readout import MOST_VOTERS, Centers, Neighbors, Readout
@@ -29,7 +30,7 @@ from cdknet.rivals.pairwise import discover_pairwise
 from cdknet.rivals.spectral import spectral_clustering
 from cdknet.rivals.sscd import is_novel, novelty_threshold, sscd_dynamic, sscd_static
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
-from cdknet.stages.discover import Clusterer, class_means, view_function, wanted_classes
+from cdknet.stages.discover import Clusterer, class_means, view_function, view_name, wanted_classes
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
 from cdknet.stages.plus import discover_plus
 from cdknet.stages.pretrain import held_out_positions
@@ -104,6 +105,7 @@ class Fitted(NamedTuple):
     discovery: Discovery
     model: Model
     blueprint: Blueprint
+    chosen: dict[str, str]  # what `auto` came to, by the name of the option
     novel: Tensor | None = None  # (n',) which unlabelled samples were taken for new ones; None: all of them
 
 
@@ -151,6 +153,11 @@ def run_stages(
             feature_size=network_options.feature_size,
             statistics=statistics,
         ).to(device)
+    precision = network_options.precision
+    if precision == "auto":
+        ours = second.method == "cd-knet+" and encoder is None
+        precision = "bfloat16" if ours and has_bfloat16(device) else "float32"
+    network.in_bfloat16 = precision == "bfloat16"
 
     rate = first.learning_rate
     if isinstance(network, Projection):  # nothing to train
@@ -192,7 +199,10 @@ def run_stages(
                 checkpoint=checkpoint,
             )
         model = Model(expansion.network, second.normalize_features)
-    return Fitted(pretraining, discovery, model, blueprint, novel)
+    chosen = {"network": blueprint.architecture, "precision": precision}
+    if second.method == "cd-knet+":
+        chosen["views"] = "your own" if views is not None else view_name(second, shape)
+    return Fitted(pretraining, discovery, model, blueprint, chosen, novel)
 
 
 def _novel_ones(

@@ -238,6 +238,8 @@ def summary(run: Run) -> dict[str, Any]:
         "source": config.get("source", "arrays"),
         "classes": classes,
         "network": config["blueprint"]["architecture"],
+        "method": config["options"]["method"],
+        "chosen": config.get("chosen", {"network": config["blueprint"]["architecture"]}),
         "expansion": config["options"]["expansion"],
         "label_weight": config["options"]["label_weight"],
         "seed": config["seed"],

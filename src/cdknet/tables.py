@@ -115,7 +115,7 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
             f"{row['confidence']:.2f}" if row["samples"] else "-",
         )
     how = Table(show_header=False, box=None)
-    for key in ("network", "expansion", "label_weight", "seed", "epochs", "seconds", "pictures"):
+    for key in ("method", "chosen", "expansion", "label_weight", "seed", "epochs", "seconds", "pictures"):
         value = facts[key]
         if isinstance(value, dict):
             value = ", ".join(f"{name} {n}" for name, n in value.items())

@@ -15,9 +15,16 @@ from cdknet.history import History
 from cdknet.inputs import Inputs, input_statistics
 from cdknet.networks import Network, build_network, embed, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.stages.discover import Clusterer, Discovery, class_means, cluster, wanted_classes
+from cdknet.stages.discover import (
+    Clusterer,
+    Discovery,
+    class_means,
+    cluster,
+    view_function,
+    wanted_classes,
+)
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
-from cdknet.views import VIEWS, Views, check_views, choose_views
+from cdknet.views import Views
 
 UPPER, LOWER = 0.95, 0.455  # u(λ) = .95 - λ and l(λ) = .455 + .1 λ, section 3.3 of DAC
 MEET = (UPPER - LOWER) / 1.1  # the λ at which they meet
@@ -134,10 +141,7 @@ def discover_dac(
         near = unit_length(z) if options.normalize_features else z
         start = cluster(near, k, clusterer, restarts=options.kmeans_restarts, seed=seed)
         _start_from_clusters(head, z, start)
-    shape = problem.inputs.sample_shape
-    name = choose_views(shape) if options.views == "auto" else options.views
-    check_views(name, shape)
-    view = views or VIEWS[name]
+    view = view_function(options, views, problem.inputs.sample_shape)
 
     def labels_of(x: Tensor) -> Tensor:
         return label_features(head(network.features(x)))

@@ -26,6 +26,9 @@ from cdknet.spectral import (
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
 from cdknet.views import VIEWS, Views, check_views, choose_views
 
+GRAPHS = (15, 30)  # neighbours of a sample in the graphs that are cut into classes
+BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
+
 
 class FitsAndPredicts(Protocol):
     """A scikit-learn clusterer."""
@@ -166,9 +169,13 @@ def wanted_classes(options: DiscoverOptions) -> int:
 
 
 def view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:
-    name = choose_views(shape) if options.views == "auto" else options.views
+    name = view_name(options, shape)
     check_views(name, shape)
     return own or VIEWS[name]
+
+
+def view_name(options: DiscoverOptions, shape: tuple[int, ...]) -> str:
+    return choose_views(shape) if options.views == "auto" else options.views
 
 
 def _ascend(optimizer: torch.optim.Optimizer, value: Tensor, weight: float = 1.0) -> float:
@@ -233,10 +240,48 @@ def spectral_labels(
 
     A graph of at most `MOST_VOTERS` samples; the others are labelled by a vote of their neighbours in it.
     """
+
+    def label(part: Tensor) -> Tensor:
+        U = _graph_rows(part, n_clusters, neighbors)
+        return cluster(U, n_clusters, clusterer, restarts=restarts, seed=seed)
+
+    return _label_part(z, n_clusters, neighbors, seed, label)
+
+
+def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int = 0) -> Tensor:
+    """Labels of the rows of z that several ways to cluster them agree on.
+
+    k-means on z takes a class for a ball and may cut across a long one; on the rows of U it follows the
+    neighbours, and may cut a class in two where they are sparse, for two others that touch. So: k-means on
+    z, on U and on both side by side (`BLENDS`), U of a finer and of a coarser graph (`GRAPHS`), then k-means
+    on what each said of a sample. A cut that only some of them make is outvoted.
+    """
+
+    def label(part: Tensor) -> Tensor:
+        ways = [part]
+        for neighbors in GRAPHS:
+            U = _graph_rows(part, n_clusters, min(neighbors, max(3, len(part) // (4 * n_clusters))))
+            ways += [torch.cat([blend * part, U], dim=1) if blend else U for blend in BLENDS]
+        few = math.ceil(restarts / 3)  # each is one voice of many
+        said = [cluster(points, n_clusters, restarts=few, seed=seed) for points in ways]
+        votes = torch.cat([nn.functional.one_hot(one, n_clusters) for one in said], dim=1)
+        return cluster(votes.float(), n_clusters, restarts=restarts, seed=seed)
+
+    return _label_part(z, n_clusters, min(GRAPHS), seed, label)
+
+
+def _graph_rows(z: Tensor, n_clusters: int, neighbors: int) -> Tensor:
+    """Rows of U, of unit length: the top eigenvectors of a neighbour graph of z."""
+    return unit_length(neighbor_embedding(z, min(n_clusters, len(z) - 1), neighbors=neighbors).vectors)
+
+
+def _label_part(
+    z: Tensor, n_clusters: int, neighbors: int, seed: int, label: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Label at most `MOST_VOTERS` rows of z by `label`, the others by a vote of their neighbours in them."""
     draw = torch.Generator().manual_seed(derive_seed(seed, "graph"))
     rows = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
-    U = neighbor_embedding(z[rows], min(n_clusters, len(rows) - 1), neighbors=neighbors).vectors
-    found = cluster(unit_length(U), n_clusters, clusterer, restarts=restarts, seed=seed)
+    found = label(z[rows])
     if len(rows) == len(z):
         return found
     labels = Neighbors(z[rows], found, n_clusters, neighbors).logits(z).argmax(dim=1)

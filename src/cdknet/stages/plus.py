@@ -18,6 +18,7 @@ from cdknet.spectral import neighbor_embedding
 from cdknet.stages.discover import (
     Clusterer,
     Discovery,
+    agreed_labels,
     class_means,
     cluster,
     endless_batches,
@@ -33,7 +34,7 @@ from cdknet.views import Views
 SIGMA = 0.5  # width of the kernel on the unit sphere
 WEIGHT_DECAY = 1e-4
 BUDGET_STEPS = 10  # most steps of an epoch under a time budget
-GRAPH_NEIGHBORS = 30  # of the graph that is cut into classes; with 15 it falls apart on small sets
+GRAPH_NEIGHBORS = 30  # of the graph for `readout="spectral"`; with 15 it falls apart on small sets
 PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to nothing
 
 
@@ -56,8 +57,8 @@ def discover_plus(
     over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
     old labels and the identity of a sample across its views; then, for `head_steps` steps, also the balanced
     answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a graph of near neighbours among
-    new samples, made afresh each epoch). The pseudo-labels are read off Z by a spectral cut; not off the
-    heads, each of which may cut across a class.
+    new samples, made afresh each epoch). The pseudo-labels are what several ways to cluster Z agree on
+    (`agreed_labels`); not what the heads say, each of which may cut across a class.
 
     It starts from a network that has not seen the old classes alone: one that has no longer sees what sets
     new ones apart. The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that draws each old
@@ -153,7 +154,7 @@ def discover_plus(
         network.eval(),
         kept["pseudo_labels"],
         kept["centers"],
-        votes=loop.facts["readout"] == "spectral",
+        votes=loop.facts["readout"] in ("agreed", "spectral"),
         U=kept.get("U"),
         U_rows=graph if "U" in kept else None,
         sigma=SIGMA,
@@ -169,6 +170,8 @@ def _read_out(
         return cluster(z, m_u, clusterer), "clusterer"
     if options.readout == "heads" and options.heads > 0 and heads is not None:
         return consensus(heads, z, m_u, restarts=restarts, seed=seed), "heads"
+    if options.readout == "agreed":
+        return agreed_labels(z, m_u, restarts=restarts, seed=seed), "agreed"
     if options.readout == "spectral":
         near = min(GRAPH_NEIGHBORS, max(3, len(z) // (4 * m_u)))
         return spectral_labels(z, m_u, neighbors=near, restarts=restarts, seed=seed), "spectral"
