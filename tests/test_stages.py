@@ -25,7 +25,7 @@ from cdknet.stages.heads import (
     swapped_loss,
 )
 from cdknet.stages.loop import batches, derive_seed, seeded, stratified
-from cdknet.stages.plus import contrastive_loss, discover_plus, one_cycle
+from cdknet.stages.plus import contrastive_loss, discover_plus, one_cycle, suited
 
 from contracts import MemoryCheckpoint, blobs_for_stages
 
@@ -320,6 +320,14 @@ def test_heads_and_U_enter_after_the_steps_on_views():
     assert ["hsic_U" in row for row in history] == [False, False, True, True]
     assert ["labels" in row for row in history] == [True, True, False, False]  # then heads see them
     assert all("views" in row for row in history)
+
+
+def test_what_is_left_open_follows_the_kind_of_sample():
+    picture, recording = (suited(DiscoverOptions(), shape) for shape in ((28, 28), (2, 198)))
+    assert (picture.view_weight, picture.heads) == (3, 4)
+    assert (recording.view_weight, recording.heads) == (0, 0)  # its message is not its sender
+    asked = suited(DiscoverOptions(view_weight=1.0, heads=2), (2, 198))
+    assert (asked.view_weight, asked.heads) == (1, 2)
 
 
 def test_a_term_without_weight_is_not_there():

@@ -62,6 +62,15 @@ def test_a_turn_in_phase_keeps_the_power():
     assert ratio.max() < 1.4
 
 
+def test_radio_views_keep_most_of_the_phase():
+    """It tells transmitters apart: a view turned by any angle would not."""
+    x = batch("radio", 200) - 0.5
+    signal, view = (torch.complex(v[:, 0], v[:, 1]) for v in (x, radio_views(x, torch.Generator())))
+    turned = torch.angle((view * signal.conj()).sum(dim=1))
+    assert turned.abs().max() < 0.35
+    assert turned.std() > 0.05
+
+
 def test_views_that_do_not_suit_are_refused():
     check_views("grey", (3, 8, 8))
     for kind, shape in (("colour", (8, 8)), ("radio", (8, 8)), ("grey", (9,))):

@@ -174,8 +174,10 @@ class DiscoverOptions(Options):
         0.05, "stage 2: share of the old and of the new samples that the kernel is built on", above=0, most=1
     )
     min_subsample: int = option(1000, "stage 2: but at least this many of each, or all there are", least=0)
-    view_weight: float = option(
-        3.0, "CD-KNet+: mu, weight of what stays the same across views of a sample", least=0
+    view_weight: float | None = option(
+        None,
+        "CD-KNet+: mu, weight of what views of a sample have in common; unset: 3, for I/Q recordings 0",
+        least=0,
     )
     collapse_weight: float = option(
         1.0, "CD-KNet+: gamma, how much views push features apart that crowd together", least=0
@@ -188,7 +190,11 @@ class DiscoverOptions(Options):
         "CD-KNet+: what draws views of a sample together; hsic, or contrast with the others (SimCLR)",
         choices=("hsic", "contrast"),
     )
-    heads: int = option(4, "CD-KNet+: softmax heads that group the new samples; 0: none", least=0)
+    heads: int | None = option(
+        None,
+        "CD-KNet+: softmax heads that group the new samples; unset: 4, for I/Q recordings 0: none",
+        least=0,
+    )
     head_targets: str = option(
         "balanced",
         "CD-KNet+: what a head learns of a view: its answer to another one, balanced over the classes (UNO) "

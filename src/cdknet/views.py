@@ -81,17 +81,27 @@ def colour_views(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def radio_views(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned in phase, shifted in time, a little louder, with noise. I/Q, (n, 2, length)."""
+    """Another channel: turned a little in phase and frequency, a weak echo, louder or not, with noise.
+
+    I/Q, (n, 2, length). Little, because a receiver has taken out most of it, and what is left of the phase
+    tells transmitters apart: turned by any angle, they look alike.
+    """
     n, _, length = x.shape
-    angle = _spread(n, math.pi, generator).to(x)
-    cosine, sine = torch.cos(angle)[:, None], torch.sin(angle)[:, None]
-    i, q = x[:, 0], x[:, 1]
-    x = torch.stack([cosine * i - sine * q, sine * i + cosine * q], dim=1)
-    offsets = torch.randint(0, max(2, length // 20), (n, 1), generator=generator).to(x.device)
-    at = (torch.arange(length, device=x.device) + offsets) % length
-    x = x.gather(2, at[:, None].expand(-1, 2, -1))
+    degrees = (
+        _spread(n, 10, generator) + _spread(n, 20, generator) * torch.linspace(-0.5, 0.5, length)[:, None]
+    )
+    echo = 0.1 * torch.rand(n, generator=generator).to(x).view(-1, 1, 1)
+    late = _turned(x.roll(1, dims=2), _spread(n, 180, generator)[:, None])
+    x = _turned(x, degrees.T) + echo * late
     noise = torch.randn(x.shape, generator=generator).to(x) * x.std(dim=(1, 2), keepdim=True)
     return x * torch.exp(_spread(n, 0.1, generator)).to(x).view(-1, 1, 1) + 0.05 * noise
+
+
+def _turned(x: Tensor, degrees: Tensor) -> Tensor:
+    """x times e^{j angle}, I and Q apart: (n, 2, length) by (n, length) or (n, 1)."""
+    angle = torch.deg2rad(degrees).to(x)
+    i, q = x[:, 0], x[:, 1]
+    return torch.stack([angle.cos() * i - angle.sin() * q, angle.sin() * i + angle.cos() * q], dim=1)
 
 
 def vector_views(x: Tensor, generator: torch.Generator) -> Tensor:

@@ -27,11 +27,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "dec": {"method": "dec", "expansion": "none"},
     "dac": {"method": "dac", "expansion": "none"},
     "pairwise": {"method": "pairwise", "expansion": "none"},
-    "uno": {"method": "cd-knet+", "view_weight": 0.0, "readout": "heads", "expansion": "none"},
+    "uno": {"method": "cd-knet+", "view_weight": 0.0, "heads": 4, "readout": "heads", "expansion": "none"},
     "simgcd": {
         "method": "cd-knet+",
         "view_term": "contrast",
         "view_weight": 1.0,
+        "heads": 4,
         "head_targets": "sharpened",
         "readout": "heads",
         "expansion": "none",

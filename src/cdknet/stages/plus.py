@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from cdknet.history import History
 from cdknet.hsic import Factor, gaussian_kernel, hsic, identity_dependence
-from cdknet.networks import Network, embed, unit_length
+from cdknet.networks import Network, embed, is_iq, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.spectral import neighbor_embedding
 from cdknet.stages.discover import (
@@ -65,6 +66,8 @@ def discover_plus(
     class together into a point, and with it what is near it.
     """
     m_u = wanted_classes(options)
+    options = suited(options, problem.inputs.sample_shape)
+    n_heads = options.heads or 0
     if math.isinf(options.label_weight):
         raise ValueError(
             "label_weight must be finite for method 'cd-knet+'. Got inf. Labels alone: method 'cd-knet'."
@@ -72,7 +75,7 @@ def discover_plus(
     network = copy.deepcopy(network)
     n_old, width = problem.n_old_classes, network.penultimate.out_features
     with seeded(derive_seed(seed, "heads")):
-        heads = Heads(width, n_old, m_u, plain=options.heads, over=options.heads // 2).to(network.device)
+        heads = Heads(width, n_old, m_u, plain=n_heads, over=n_heads // 2).to(network.device)
     network.add_module("heads", heads)  # so that it is kept with the weights
     peak = PEAK * (options.discover_learning_rate or learning_rate)
     optimizer = torch.optim.AdamW(network.trainable(), lr=peak, weight_decay=WEIGHT_DECAY)
@@ -88,7 +91,7 @@ def discover_plus(
     first = math.ceil(options.view_steps / steps)
     limit = first + math.ceil(options.head_steps / steps)
     by_hsic = options.view_term == "hsic"
-    lam, mu, gamma = options.label_weight / 10, options.view_weight, options.collapse_weight
+    lam, mu, gamma = options.label_weight / 10, options.view_weight or 0, options.collapse_weight
     draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
     graph = problem.new_rows[subsample(len(problem.new_rows), options, draw)]  # the rows that U is about
 
@@ -120,14 +123,14 @@ def discover_plus(
             if mu > 0:
                 terms["views"] = mu * (_agreement(z, gamma) if by_hsic else -contrastive_loss(z))
             targets = problem.old_targets[chosen].to(device)
-            if lam > 0 and not (grouping and options.heads > 0):  # else the heads see to the labels
+            if lam > 0 and not (grouping and n_heads > 0):  # else the heads see to the labels
                 terms["labels"] = -lam * nn.functional.cross_entropy(heads.old_logits(z_old), targets)
             if grouping and options.spectral_weight > 0:
                 part = next(in_graph)
                 z_U = unit_length(network.features(view(problem.inputs.take(graph[part], device), generator)))
                 U_b = Factor(loop.tensors["U"][part].to(device))
                 terms["hsic_U"] = options.spectral_weight * hsic(gaussian_kernel(z_U, SIGMA), U_b)
-            if grouping and options.heads > 0:
+            if grouping and n_heads > 0:
                 losses = head_losses(heads, z, z_old, targets, lam, options.head_targets)
                 terms["heads"] = -losses.mean()
             if not terms:
@@ -161,6 +164,20 @@ def discover_plus(
     )
 
 
+def suited(options: DiscoverOptions, shape: tuple[int, ...]) -> DiscoverOptions:
+    """The options with `view_weight` and `heads` set, where they are not, as suits samples of `shape`.
+
+    What stays the same across views of a picture is what it shows. Of a recording it is the message, and
+    what is wanted is the sender: there the old labels alone say what to look at.
+    """
+    mu, heads = (0.0, 0) if is_iq(shape) else (3.0, 4)
+    return replace(
+        options,
+        view_weight=mu if options.view_weight is None else options.view_weight,
+        heads=heads if options.heads is None else options.heads,
+    )
+
+
 def _read_out(
     z: Tensor, heads: Heads | None, options: DiscoverOptions, clusterer: Clusterer | None, seed: int
 ) -> tuple[Tensor, str]:
@@ -168,7 +185,7 @@ def _read_out(
     m_u, restarts = wanted_classes(options), options.kmeans_restarts
     if clusterer is not None:
         return cluster(z, m_u, clusterer), "clusterer"
-    if options.readout == "heads" and options.heads > 0 and heads is not None:
+    if options.readout == "heads" and options.heads and heads is not None:
         return consensus(heads, z, m_u, restarts=restarts, seed=seed), "heads"
     if options.readout == "agreed":
         return agreed_labels(z, m_u, restarts=restarts, seed=seed), "agreed"
