@@ -105,7 +105,7 @@ def main() -> None:
         "By hiding *old* digits: three of 0-4 in turn (10 ways), never a label of 5-9. Written by",
         "`python benchmarks/choose_defaults.py`, one seed a fold; ACC on held-out samples of the hidden digits after",
         "each step. A setting that is not named is the default. Scores on 5-9 were seen while the method was being built;",
-        "the read-out, the views and the heads' start were chosen on these folds and on folds of Fashion-MNIST's.",
+        "the views and the heads' start were chosen on these folds and on folds of Fashion-MNIST's.",
         "",
         *study_table(),
         "",

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from cdknet.history import History
 from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, normalize_by_degree
 from cdknet.inputs import Inputs
-from cdknet.networks import build_network
+from cdknet.networks import build_network, has_bfloat16
 from cdknet.options import DiscoverOptions, PretrainOptions
 from cdknet.pipeline import keep_freed_memory
 from cdknet.spectral import median_distance, spectral_embedding
@@ -258,12 +258,16 @@ def benchmark_plus() -> None:
     floor = _bare_rate_alone()
     keep_freed_memory()  # for both
     problem = Problem(Inputs(X.numpy()), torch.arange(n), y[:n], torch.arange(n, 2 * n), 5)
-    rates: dict[str, list[float]] = {"views and labels": [], "and heads": [], "bare": []}
+    turns = [("views and labels", (STEPS, 0), False), ("and heads", (0, STEPS), False)]
+    if has_bfloat16(torch.device("cpu")):
+        turns.append(("and heads, in bfloat16", (0, STEPS), True))
+    rates: dict[str, list[float]] = {name: [] for name in (*(turn[0] for turn in turns), "bare")}
     for _ in range(3):  # by turns
-        for name, steps in (("views and labels", (STEPS, 0)), ("and heads", (0, STEPS))):
+        for name, steps, short in turns:
             options = DiscoverOptions(n_new_classes=5, view_steps=steps[0], head_steps=steps[1])
             history = History()
             network = build_network((28, 28), 5, architecture="small")
+            network.in_bfloat16 = short
             discover_plus(network, problem, options, clusterer=by_turns, history=history)
             taken = sum(row["seconds"] for row in history)
             rates[name].append(STEPS * (2 * NEW + OLD) / taken)
