@@ -83,7 +83,7 @@ def test_a_saved_model_holds_its_samples(model, run, tmp_path):
 
 
 def test_samples_stay_out_of_a_run_where_asked_and_can_be_named_again(tmp_path, capsys):
-    from cdknet.cli import _session
+    from cdknet.cli.review import _session
 
     data, out = tmp_path / "data.npz", tmp_path / "run"
     np.savez(data, X=X.reshape(len(X), -1), y=Y)

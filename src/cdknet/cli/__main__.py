@@ -1,0 +1,7 @@
+"""python -m cdknet.cli"""
+
+import sys
+
+from cdknet.cli import main
+
+sys.exit(main())

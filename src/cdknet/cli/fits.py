@@ -1,0 +1,362 @@
+"""Commands that fit and use a model: demo, discover, tune, predict, evaluate, show."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cdknet.cli.base import (
+    DataPath,
+    Force,
+    InterruptedRun,
+    Json,
+    RunFolder,
+    Seed,
+    app,
+    check_new_file,
+    console,
+    open_data,
+    print_json,
+    reads_data,
+    say,
+    show_run,
+    takes_options,
+)
+from cdknet.options import seconds_of
+
+if TYPE_CHECKING:
+    from cdknet.estimator import ClassDiscovery
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="The run folder to write.")] = Path("demo-run"),
+    seed: Seed = 0,
+    seeds: Annotated[int, typer.Option(help="Run this many seeds, and show their mean.", min=1)] = 1,
+    as_json: Json = False,
+    force: Force = False,
+) -> None:
+    """Digits 0-4 are known, 5-9 are not: find them, and compare with simpler methods. A minute or two."""
+    from cdknet.demo import compare, digits_problem, fit_digits, truth_csv, with_paper
+    from cdknet.progress import Bars
+    from cdknet.runs import check_target, replace_file
+
+    check_target(out, force)
+    problem = digits_problem()
+    comparisons = []
+    for s in range(seed, seed + seeds):
+        say("The paper's objective: U and the old labels", quiet=as_json)
+        with Bars(quiet=as_json) as bars:
+            paper = fit_digits(problem, s, [bars], method="cd-knet")
+        say("CD-KNet+, the default: old labels and views of each sample, together", quiet=as_json)
+        with Bars(quiet=as_json) as bars:
+            model = fit_digits(problem, s, [bars])
+        comparisons.append(with_paper(compare(model, problem), compare(paper, problem)))
+        if s == seed:
+            ids = [f"digit {i}" for i in range(len(problem.train.X))]
+            _save(model, problem.train.X, out, force=force, ids=ids, source="digits")
+            replace_file(out / "truth.csv", truth_csv(ids, problem.train_truth))
+    if as_json:
+        print_json([_comparison_json(c) for c in comparisons])
+        return
+    from cdknet.tables import comparison_tables
+
+    for table in comparison_tables(comparisons):
+        console().print(table)
+    console().print(
+        f"Run folder: {out}   Look at it in the browser: cdknet explore {out} --truth {out / 'truth.csv'}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+@takes_options
+@reads_data
+def discover(
+    data: DataPath,
+    *,
+    out: Annotated[Path, typer.Option(help="The run folder to write; it must not exist yet.")],
+    new_classes: Annotated[
+        int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
+    ] = None,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    samples_in_run: Annotated[
+        bool,
+        typer.Option("--samples/--no-samples", help="Keep a copy of the samples in the run folder."),
+    ] = True,
+    force: Force = False,
+    as_json: Json = False,
+    reading: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    """Learn the labelled classes of DATA and find new ones among its unlabelled samples."""
+    from cdknet.runs import check_target
+
+    check_target(out, force)
+    unfinished = out.with_name(out.name + ".partial")
+    if unfinished.exists() and not resume:
+        if not force:
+            raise FileExistsError(
+                f"{out} was begun before and is not finished. Say --resume to go on with it, or --force to "
+                "start afresh."
+            )
+        shutil.rmtree(unfinished)
+    if resume and not unfinished.exists():
+        raise FileNotFoundError(f"There must be an unfinished run to resume at {unfinished}. Got none.")
+
+    samples, truth = open_data(data, reading)
+    if samples.y is None:
+        raise ValueError(
+            f"{samples.source}: discovery needs labels of the old classes. Got a file without labels. "
+            "Name a table's column with --label-column, or give --labels FILE, a CSV of id and label."
+        )
+    if new_classes is None:
+        if truth is None:
+            raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
+        new_classes = len(truth.new_classes)
+    from cdknet.estimator import ClassDiscovery
+    from cdknet.progress import Bars, CtrlC
+
+    for note in samples.notes:
+        say(note, quiet=as_json)
+    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
+        model = ClassDiscovery(
+            **options,
+            n_new_classes=new_classes,
+            random_state=seed,
+            device=device,
+            checkpoint_dir=unfinished,
+            watchers=[bars, ctrl_c],
+        )
+        try:
+            model.fit(samples.X, samples.y)
+        except KeyboardInterrupt:
+            raise _interrupted(unfinished) from None
+    say("Drawing the map and the gallery", quiet=as_json)
+    try:
+        _save(
+            model,
+            samples.X,
+            out,
+            force=force,
+            ids=samples.ids.tolist(),
+            source=samples.source,
+            notes=samples.notes,
+            columns=samples.columns,
+            keep_samples=samples_in_run,
+            quiet=as_json,
+        )
+    except KeyboardInterrupt:
+        raise _interrupted(unfinished) from None
+    shutil.rmtree(unfinished, ignore_errors=True)
+    if truth is not None and not as_json:
+        from cdknet.metrics import new_class_scores
+        from cdknet.tables import scores_table
+
+        console().print(scores_table("Unlabelled samples", new_class_scores(truth, model.labels_)))
+    show_run(out, as_json)
+
+
+@app.command()
+@takes_options
+@reads_data
+def tune(
+    data: DataPath,
+    *,
+    out: Annotated[Path, typer.Option(help="The JSON to write: what was tried, chosen, and why.")],
+    new_classes: Annotated[
+        int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
+    ] = None,
+    folds: Annotated[int, typer.Option(help="How often old classes are hidden.", min=1, max=4)] = 3,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    force: Force = False,
+    as_json: Json = False,
+    reading: dict[str, Any],
+    options: dict[str, Any],
+) -> None:
+    """Choose options for DATA by hiding some of its old classes. Interrupted, the same command goes on."""
+    check_new_file(out, force)
+    samples, truth = open_data(data, reading)
+    if new_classes is None:
+        if truth is None:
+            raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
+        new_classes = len(truth.new_classes)
+    from cdknet.budget import Budget
+    from cdknet.estimator import ClassDiscovery, device_of
+    from cdknet.history import History
+    from cdknet.labels import encode_labels
+    from cdknet.progress import Bars, CtrlC
+    from cdknet.runs import replace_file
+    from cdknet.tune import tune as tune_options
+
+    params = ClassDiscovery(**options, n_new_classes=new_classes).checked_params()
+    labels, kept = encode_labels(samples.y, len(samples)), out.with_suffix(".jsonl")
+    seconds = seconds_of(params["time_budget"])
+
+    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
+        try:
+            report = tune_options(
+                samples.X,
+                labels.targets,
+                params,
+                folds=folds,
+                seed=seed,
+                device=device_of(device),
+                history=History([bars, ctrl_c], Budget(seconds, ["tune"]) if seconds else None),
+                kept=kept,
+            )
+        except KeyboardInterrupt:
+            raise InterruptedRun(f"Finished fits are in {kept}. The same command goes on.") from None
+    names = labels.old_classes
+    report["hidden"] = [[str(names[c]) for c in hidden] for hidden in report["hidden"]]
+    replace_file(out, json.dumps(report, indent=1).encode())
+    kept.unlink(missing_ok=True)
+    if as_json:
+        print_json(report)
+        return
+    from cdknet.tables import tuning_table
+
+    console().print(tuning_table(report))
+    console().print(report["why"], highlight=False)
+
+
+@app.command()
+@reads_data
+def predict(
+    run: RunFolder,
+    data: DataPath,
+    *,
+    out: Annotated[Path, typer.Option(help="The CSV to write: id, label, new, confidence.")],
+    force: Force = False,
+    as_json: Json = False,
+    reading: dict[str, Any],
+) -> None:
+    """Label the samples of DATA with the old and new classes of RUN.
+
+    Slices of radio transmissions also get a second CSV, OUT with .groups before its ending: a line a
+    transmission, by vote of its slices.
+    """
+    import numpy as np
+
+    from cdknet.estimator import ClassDiscovery
+    from cdknet.runs import read_config
+
+    check_new_file(out, force)
+    model = ClassDiscovery.load(run)
+    samples, _ = open_data(data, reading)
+    columns = read_config(run).get("columns")
+    if columns is not None:
+        samples = samples.aligned(tuple(columns))
+    probabilities = model.predict_proba(samples.X)
+    counts = _write_labels(out, samples.ids.tolist(), probabilities, model)
+    written = [out]
+    if samples.groups is not None:
+        from cdknet.radio import vote
+
+        groups, log_votes = vote(np.log(np.maximum(probabilities, 1e-300)), samples.groups)
+        written.append(out.with_name(f"{out.stem}.groups{out.suffix}"))
+        counts = _write_labels(written[-1], groups.tolist(), np.exp(log_votes), model)
+    if as_json:
+        print_json({"out": [str(path) for path in written], "samples": len(samples), "counts": counts})
+    else:
+        names = " and ".join(map(str, written))
+        console().print(f"{len(samples)} samples labelled in {names}: {counts}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    truth: Annotated[Path, typer.Option(help="A CSV with columns id and label: the true classes.")],
+    as_json: Json = False,
+) -> None:
+    """Score the labels that RUN gave to unlabelled samples against the truth."""
+    from cdknet.evaluate import evaluate_run
+
+    result = evaluate_run(run, truth)
+    if as_json:
+        print_json(result.as_json())
+        return
+    from cdknet.tables import evaluation_tables
+
+    for table in evaluation_tables(result):
+        console().print(table)
+
+
+@app.command()
+def show(run: RunFolder, as_json: Json = False) -> None:
+    """What RUN holds: its classes, their sizes, how it was made."""
+    show_run(run, as_json)
+
+
+def _interrupted(unfinished: Path) -> InterruptedRun:
+    if not unfinished.exists():
+        return InterruptedRun("It had only begun: start again.")
+    return InterruptedRun(f"What was learned is in {unfinished}. Add --resume to go on.")
+
+
+def _write_labels(out: Path, ids: list[str], probabilities: Any, model: ClassDiscovery) -> dict[str, int]:
+    """A CSV of the most probable class of each sample; how many each class got."""
+    import csv
+    import io
+
+    from cdknet.runs import replace_file
+
+    best = probabilities.argmax(axis=1)
+    n_old = len(model.classes_) - model.n_new_classes_
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("id", "label", "new", "confidence"))
+    for name, c, p in zip(ids, best, probabilities.max(axis=1), strict=True):
+        writer.writerow((name, model.classes_[c], int(c >= n_old), f"{p:.4f}"))
+    replace_file(out, text.getvalue().encode())
+    return {str(name): int((best == c).sum()) for c, name in enumerate(model.classes_)}
+
+
+def _save(
+    model: ClassDiscovery,
+    X: Any,
+    out: Path,
+    *,
+    force: bool,
+    ids: list[str],
+    source: str,
+    notes: Any = (),
+    columns: Any = None,
+    keep_samples: bool = True,
+    quiet: bool = True,
+) -> None:
+    """Write the run folder with its pictures."""
+    from dataclasses import replace
+
+    from cdknet.pictures import illustrated
+    from cdknet.runs import LARGEST_SAMPLES, storable, write_run
+
+    kept = storable(X) if keep_samples else None
+    if keep_samples and kept is None:
+        say(
+            f"The samples are more than {LARGEST_SAMPLES / 2**30:.0f} GB and are not copied into the run: "
+            "give cdknet explore and refine the --data again.",
+            quiet=quiet,
+        )
+    run = model.to_run(ids=ids, source=source, notes=list(notes), columns=columns)
+    write_run(out, replace(illustrated(run, X), samples=kept), force=force)
+
+
+def _comparison_json(comparison: Any) -> dict[str, Any]:
+    return {
+        "lines": [
+            {"method": line.method, "train": line.train._asdict(), "held_out": line.held_out._asdict()}
+            for line in comparison.lines
+        ],
+        "old_before": comparison.old_before,
+        "old_after": comparison.old_after,
+        "open_world": {k: getattr(comparison.open_world, k) for k in ("all", "old", "new")},
+    }

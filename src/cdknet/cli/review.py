@@ -1,0 +1,196 @@
+"""Commands that review a run: explore, refine, report, export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cdknet.cli.base import (
+    Force,
+    InterruptedRun,
+    Json,
+    RunFolder,
+    app,
+    check_new_file,
+    console,
+    open_data,
+    print_json,
+    reads_data,
+    say,
+    show_run,
+)
+
+Truth = Annotated[Path | None, typer.Option(help="A CSV with columns id and label: the true classes.")]
+DataAgain = Annotated[
+    str | None, typer.Option("--data", help="The data of RUN, where the run does not hold its samples.")
+]
+
+
+@app.command()
+@reads_data
+def explore(
+    run: RunFolder,
+    *,
+    port: Annotated[int | None, typer.Option(help="8765, or the next free one.", min=0, max=65535)] = None,
+    host: Annotated[str, typer.Option(help="The address to listen at. Others than this machine: 0.0.0.0")] = (
+        "127.0.0.1"
+    ),
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    truth: Truth = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Look, but change nothing.")] = False,
+    data: DataAgain = None,
+    as_json: Json = False,
+    reading: dict[str, Any],
+) -> None:
+    """Look at RUN in the browser: name, merge, split and move what was found. Ctrl-C ends it."""
+    _check_web()
+    session = _session(run, truth, data, reading, read_only=read_only, quiet=as_json)
+    from cdknet.explorer.server import Explorer, is_loopback
+
+    server = Explorer(session, host=host, port=port)
+    if as_json:
+        sys.stdout.write(json.dumps({"url": server.address}) + "\n")
+    else:
+        sys.stdout.write(
+            f"The explorer is at\n\n    {server.address}\n\nCtrl-C ends it. Every change is kept.\n"
+        )
+    sys.stdout.flush()
+    if not is_loopback(host):
+        say("Whoever has this address can change the review, from other machines too.", quiet=as_json)
+    if browser and _has_screen():
+        import threading
+        import webbrowser
+
+        threading.Timer(0.5, webbrowser.open, [server.address]).start()
+    server.serve_forever()
+
+
+@app.command()
+@reads_data
+def refine(
+    run: RunFolder,
+    *,
+    out: Annotated[Path, typer.Option(help="The run folder to write; it must not exist yet.")],
+    data: DataAgain = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    force: Force = False,
+    as_json: Json = False,
+    reading: dict[str, Any],
+) -> None:
+    """Train the expansion of RUN again, on the labels as they were reviewed. Names and classes stay.
+
+    Interrupted, the same command goes on where it was.
+    """
+    from cdknet.runs import check_target
+
+    check_target(out, force)
+    again = {} if data is None else _samples_again(run, data, reading)
+    from cdknet.explorer.refine import refine as refine_run
+    from cdknet.progress import Bars, CtrlC
+
+    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
+        try:
+            refine_run(run, out, **again, device=device, watchers=[bars, ctrl_c], force=force)
+        except KeyboardInterrupt:
+            raise InterruptedRun("The same command goes on from there.") from None
+    show_run(out, as_json)
+
+
+@app.command()
+def report(
+    run: RunFolder,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
+    truth: Truth = None,
+    data: DataAgain = None,
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write one HTML file with the map and the classes of RUN as reviewed. It opens anywhere, from disk."""
+    check_new_file(out, force)
+    session = _session(run, truth, data, {}, read_only=True, quiet=as_json)
+    from cdknet.explorer.report import report_html
+    from cdknet.runs import replace_file
+
+    page = report_html(session)
+    replace_file(out, page)
+    if as_json:
+        print_json({"out": str(out), "bytes": len(page)})
+    else:
+        console().print(f"{out}: {len(page) / 1e6:.1f} MB. Open it in a browser.", highlight=False)
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .csv, .parquet or .json.")],
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write the labels of RUN as reviewed: id, label, class, kind, given, confidence, rejected."""
+    from cdknet.options import check_choice
+
+    format = out.suffix.removeprefix(".").lower()
+    check_choice("The ending of --out", format, ("csv", "parquet", "json"))
+    check_new_file(out, force)
+    from cdknet.runs import replace_file
+
+    session = _session(run, None, None, {}, read_only=True, quiet=as_json)
+    replace_file(out, session.export(format))
+    labels = session.labels()
+    facts = {"out": str(out), "samples": len(labels["id"]), "rejected": sum(labels["rejected"])}
+    if as_json:
+        print_json(facts)
+    else:
+        left = f", {facts['rejected']} of them rejected" if facts["rejected"] else ""
+        console().print(f"{facts['samples']} samples{left}, in {out}", highlight=False)
+
+
+def _check_web() -> None:
+    from importlib.util import find_spec
+
+    if missing := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+        raise ImportError(
+            f"The explorer needs {' and '.join(missing)}. Install with: pip install 'cdknet[web]'"
+        )
+
+
+def _session(
+    run: Path,
+    truth: Path | None,
+    data: str | None,
+    reading: dict[str, Any],
+    *,
+    read_only: bool = False,
+    quiet: bool = False,
+) -> Any:
+    """A run under review, with its samples read again from DATA where asked."""
+    from cdknet.explorer.folder import open_run
+    from cdknet.explorer.session import Session, read_truth
+
+    again = {} if data is None else _samples_again(run, data, reading)
+    opened = open_run(run, **again, note=lambda text: say(text, quiet=quiet))
+    return Session(opened, truth=read_truth(opened, truth) if truth else None, read_only=read_only)
+
+
+def _has_screen() -> bool:
+    """Whether there is a desktop: without one, Python would start a browser inside this terminal."""
+    import os
+
+    return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+def _samples_again(run: Path, data: str, reading: dict[str, Any]) -> dict[str, Any]:
+    """The samples of a run from the file it was made from, and what they are called."""
+    from cdknet.runs import read_config
+
+    samples, _ = open_data(data, reading)
+    columns = read_config(run).get("columns")
+    if columns is not None:
+        samples = samples.aligned(tuple(columns))
+    return {"samples": samples.X, "sample_ids": samples.ids.tolist()}

@@ -1,0 +1,84 @@
+"""Commands about the paper's data sets: data list, info, fetch, verify."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cdknet.cli.base import Json, app, console, download_bar, print_json
+
+data_app = typer.Typer(help="The paper's data sets: list, info, fetch, verify.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+SetName = Annotated[str, typer.Argument(metavar="NAME", help="A name that cdknet data list shows.")]
+
+
+@data_app.command("list")
+def data_list(as_json: Json = False) -> None:
+    """The sets that can be had by name."""
+    from cdknet import data
+
+    described = {name: data.describe(name) for name in data.names()}
+    if as_json:
+        print_json(described)
+        return
+    from cdknet.tables import sets_table
+
+    console().print(sets_table(described))
+
+
+@data_app.command("info")
+def data_info(
+    name: SetName,
+    picture: Annotated[Path | None, typer.Option(help="Write a sheet of samples to this PNG.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What a set is, where it comes from, and what to keep in mind."""
+    from cdknet import data
+
+    described = data.describe(name)
+    if picture is not None:
+        import io
+
+        from cdknet.runs import replace_file
+
+        png = io.BytesIO()
+        data.sample_sheet(data.load(name, progress=download_bar())).save(png, "PNG")
+        replace_file(picture, png.getvalue())
+        described["Picture"] = str(picture)
+    if as_json:
+        print_json(described)
+        return
+    from cdknet.tables import facts_table
+
+    console().print(facts_table(described))
+
+
+@data_app.command("fetch")
+def data_fetch(name: SetName, as_json: Json = False) -> None:
+    """Make sure that every file of a set is on this machine, downloading what is not."""
+    from cdknet import data
+
+    paths = [str(path) for path in data.fetch(name, progress=download_bar())]
+    if as_json:
+        print_json(paths)
+    else:
+        console().print("\n".join(paths) or f"{name} needs no files.", highlight=False)
+
+
+@data_app.command("verify")
+def data_verify(name: SetName, as_json: Json = False) -> None:
+    """Check every file of a set against its published SHA-256."""
+    from cdknet import data
+
+    checks = data.verify(name)
+    if as_json:
+        print_json([check._asdict() for check in checks])
+    else:
+        for check in checks:
+            console().print(f"{'ok ' if check.ok else 'BAD'}  {check.file}: {check.detail}", highlight=False)
+    if not all(check.ok for check in checks):
+        raise ValueError(
+            f"every file of {name} must be there and right. See above; try cdknet data fetch {name}."
+        )
