@@ -109,7 +109,7 @@ class NetworkOptions(Options):
     precision: str = option(
         "auto",
         "arithmetic of training; auto: bfloat16 for CD-KNet+ with a network of ours on a processor that has "
-        "it, about 1.5 times as fast, else float32",
+        "it, about 1.4 times as fast, else float32",
         choices=("auto", "float32", "bfloat16"),
     )
 
