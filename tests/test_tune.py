@@ -156,3 +156,11 @@ def test_a_fit_spends_a_share_of_its_budget_on_choosing():
     budget = Budget(130, ["tune", "discover", "expand", "calibrate"], clock=lambda: 0.0)
     assert budget.left("tune") == pytest.approx(50)
     assert budget.left("calibrate") == pytest.approx(130)
+
+
+def test_the_command_says_that_it_needs_labels(tmp_path, capsys):
+    np.savez(tmp_path / "bare.npz", X=np.zeros((20, 4), dtype=np.float32))
+    out = tmp_path / "tuned.json"
+    assert main(["tune", str(tmp_path / "bare.npz"), "--new-classes", "2", "--out", str(out)]) == 2
+    assert "needs labels of the old classes" in capsys.readouterr().err
+    assert not out.exists()

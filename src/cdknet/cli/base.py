@@ -28,6 +28,7 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 DataPath = Annotated[
     str, typer.Argument(metavar="DATA", help="A file, a folder of images, or a set by name.")

@@ -11,6 +11,7 @@ import typer
 
 from cdknet.cli.base import (
     DataPath,
+    Device,
     Force,
     InterruptedRun,
     Json,
@@ -29,7 +30,12 @@ from cdknet.cli.base import (
 from cdknet.options import seconds_of
 
 if TYPE_CHECKING:
+    from cdknet.data import HiddenTruth, Samples
     from cdknet.estimator import ClassDiscovery
+
+NewClasses = Annotated[
+    int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
+]
 
 
 @app.command()
@@ -81,11 +87,9 @@ def discover(
     data: DataPath,
     *,
     out: Annotated[Path, typer.Option(help="The run folder to write; it must not exist yet.")],
-    new_classes: Annotated[
-        int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
-    ] = None,
+    new_classes: NewClasses = None,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     samples_in_run: Annotated[
         bool,
@@ -111,16 +115,8 @@ def discover(
     if resume and not unfinished.exists():
         raise FileNotFoundError(f"There must be an unfinished run to resume at {unfinished}. Got none.")
 
-    samples, truth = open_data(data, reading)
-    if samples.y is None:
-        raise ValueError(
-            f"{samples.source}: discovery needs labels of the old classes. Got a file without labels. "
-            "Name a table's column with --label-column, or give --labels FILE, a CSV of id and label."
-        )
-    if new_classes is None:
-        if truth is None:
-            raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
-        new_classes = len(truth.new_classes)
+    samples, truth = _open_labelled(data, reading)
+    new_classes = _how_many(new_classes, truth)
     from cdknet.estimator import ClassDiscovery
     from cdknet.progress import Bars, CtrlC
 
@@ -171,12 +167,10 @@ def tune(
     data: DataPath,
     *,
     out: Annotated[Path, typer.Option(help="The JSON to write: what was tried, chosen, and why.")],
-    new_classes: Annotated[
-        int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
-    ] = None,
+    new_classes: NewClasses = None,
     folds: Annotated[int, typer.Option(help="How often old classes are hidden.", min=1, max=4)] = 3,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     force: Force = False,
     as_json: Json = False,
     reading: dict[str, Any],
@@ -184,11 +178,8 @@ def tune(
 ) -> None:
     """Choose options for DATA by hiding some of its old classes. Interrupted, the same command goes on."""
     check_new_file(out, force)
-    samples, truth = open_data(data, reading)
-    if new_classes is None:
-        if truth is None:
-            raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
-        new_classes = len(truth.new_classes)
+    samples, truth = _open_labelled(data, reading)
+    new_classes = _how_many(new_classes, truth)
     from cdknet.budget import Budget
     from cdknet.estimator import ClassDiscovery, device_of
     from cdknet.history import History
@@ -294,6 +285,25 @@ def evaluate(
 def show(run: RunFolder, as_json: Json = False) -> None:
     """What RUN holds: its classes, their sizes, how it was made."""
     show_run(run, as_json)
+
+
+def _open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
+    samples, truth = open_data(data, reading)
+    if samples.y is None:
+        raise ValueError(
+            f"{samples.source}: discovery needs labels of the old classes. Got a file without labels. "
+            "Name a table's column with --label-column, or give --labels FILE, a CSV of id and label."
+        )
+    return samples, truth
+
+
+def _how_many(asked: int | None, truth: HiddenTruth | None) -> int:
+    """New classes to look for: as many as asked, or as a set by name is known to have."""
+    if asked is not None:
+        return asked
+    if truth is None:
+        raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
+    return len(truth.new_classes)
 
 
 def _interrupted(unfinished: Path) -> InterruptedRun:

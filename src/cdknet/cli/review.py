@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from cdknet.cli.base import (
+    Device,
     Force,
     InterruptedRun,
     Json,
@@ -76,7 +77,7 @@ def refine(
     *,
     out: Annotated[Path, typer.Option(help="The run folder to write; it must not exist yet.")],
     data: DataAgain = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     force: Force = False,
     as_json: Json = False,
     reading: dict[str, Any],
