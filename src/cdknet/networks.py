@@ -143,7 +143,7 @@ class Architecture(NamedTuple):
 def paper_mnist(shape: tuple[int, ...]) -> nn.Sequential:
     """The paper's network for MNIST and Fashion-MNIST: two 3x3 convolutions, one pooling."""
     channels = shape[0] if len(shape) == 3 else 1
-    return nn.Sequential(
+    return _channels_last(
         nn.Conv2d(channels, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
@@ -162,7 +162,7 @@ def paper_cifar(shape: tuple[int, ...]) -> nn.Sequential:
         layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3), nn.ReLU()]
         layers += [nn.MaxPool2d(2), nn.Dropout(0.25)]
         channels = width
-    return nn.Sequential(*layers, nn.Flatten())
+    return _channels_last(*layers, nn.Flatten())
 
 
 def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
@@ -182,8 +182,13 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
     return trunk
 
 
+def _channels_last(*layers: nn.Module) -> nn.Sequential:
+    """The layers in turn, their weights in the memory layout that convolutions on a CPU like best."""
+    return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
 class ChannelsLast(nn.Module):
-    """Pictures in the memory layout that convolutions on a CPU like best."""
+    """Pictures in that layout too."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.contiguous(memory_format=torch.channels_last)
@@ -250,7 +255,7 @@ def small(shape: tuple[int, ...]) -> nn.Sequential:
         layers = [nn.Flatten(), nn.Linear(math.prod(shape), 512, bias=False), nn.BatchNorm1d(512), nn.ReLU()]
         width = 512
     layers += [nn.Linear(width, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU()]
-    return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    return _channels_last(*layers)
 
 
 def bare(shape: tuple[int, ...]) -> nn.Sequential:

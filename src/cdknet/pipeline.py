@@ -155,8 +155,9 @@ def run_stages(
         ).to(device)
     precision = network_options.precision
     if precision == "auto":
-        ours = second.method == "cd-knet+" and encoder is None
-        precision = "bfloat16" if ours and has_bfloat16(device) else "float32"
+        precision = "fastest" if second.method == "cd-knet+" and encoder is None else "float32"
+    if precision == "fastest":
+        precision = "bfloat16" if has_bfloat16(device) else "float32"
     network.in_bfloat16 = precision == "bfloat16"
 
     rate = first.learning_rate

@@ -95,6 +95,7 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
         "new_classes": [str(c) for c in problem.test_truth.new_classes],
         "cell": cell._asdict() | {"changes": {k: _plain(v) for k, v in cell.changes}},
         "options": {k: _plain(v) for k, v in cell.options.items()},
+        "precision": model.chosen_["precision"],
         "train": _rounded(new_class_scores(problem.train_truth, model.labels_)._asdict()),
         "test": _rounded(new_class_scores(problem.test_truth, among_new)._asdict()),
         "train_before": _rounded(new_class_scores(problem.train_truth, stage_2)._asdict()),
