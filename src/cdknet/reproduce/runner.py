@@ -83,6 +83,7 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
     n_old = len(model.classes_) - model.n_new_classes_
     probabilities = model.predict_proba(problem.X_test)
     among_new = model.classes_[n_old + probabilities[:, n_old:].argmax(axis=1)]
+    among_old = model.classes_[probabilities[:, :n_old].argmax(axis=1)]
     predicted = model.classes_[probabilities.argmax(axis=1)]
     stage_2 = np.full(len(problem.train.X), -1)
     stage_2[~model.given_] = model.pseudo_labels_
@@ -101,6 +102,7 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
         "train_before": _rounded(new_class_scores(problem.train_truth, stage_2)._asdict()),
         "old_before": _stage_1_accuracy(model, problem),
         "old_after": old_class_accuracy(problem.test_truth, predicted),
+        "old_among_old": old_class_accuracy(problem.test_truth, among_old),
         "open_world": {"all": world.all, "old": world.old, "new": world.new},
         "epochs": {stage: sum(r["stage"] == stage for r in model.history_) for stage in by_stage},
         "seconds": round(seconds, 3),  # stages taken from the cache cost nothing here
