@@ -145,6 +145,7 @@ def test_the_short_form_is_short():
         "pretrain_epochs",
         "discover_epochs",
         "view_steps",
+        "label_epochs",
         "head_steps",
         "view_batch_size",
         "n_new_classes",

@@ -7,6 +7,7 @@ from torch import nn
 
 from cdknet.inputs import Inputs, check_X, input_statistics
 from cdknet.networks import build_network, choose_architecture, embed, grow
+from cdknet.stages.loop import seeded
 
 SHAPES = {
     "paper-mnist": (28, 28),
@@ -203,6 +204,19 @@ def test_bfloat16_is_for_training_alone_and_near():
     plain = net.features(x)
     net.in_bfloat16 = True
     assert torch.equal(net.features(x), plain)
+
+
+def test_colour_pictures_are_learned_from_parts_and_known_whole():
+    net = build_network((3, 32, 32), 3, architecture="small")
+    x = torch.zeros(2, 3, 32, 32)
+    x[:, :, 0, 0] = 1.0  # a corner: in 1 of 81 parts
+    net.train()
+    with seeded(0):
+        parts = [net.trunk[0](x) for _ in range(400)]
+    assert {tuple(part.shape) for part in parts} == {(2, 3, 24, 24)}
+    assert 0 < sum(float(part.amax()) for part in parts) < 20
+    net.eval()
+    assert torch.equal(net.trunk[0](x), x)
 
 
 def test_growth_goes_on_in_the_same_arithmetic():

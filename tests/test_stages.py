@@ -322,12 +322,36 @@ def test_heads_and_U_enter_after_the_steps_on_views():
     assert all("views" in row for row in history)
 
 
-def test_what_is_left_open_follows_the_kind_of_sample():
-    picture, recording = (suited(DiscoverOptions(), shape) for shape in ((28, 28), (2, 198)))
-    assert (picture.view_weight, picture.heads) == (3, 4)
-    assert (recording.view_weight, recording.heads) == (0, 0)  # its message is not its sender
-    asked = suited(DiscoverOptions(view_weight=1.0, heads=2), (2, 198))
-    assert (asked.view_weight, asked.heads) == (1, 2)
+def test_what_is_left_open_follows_the_kind_of_sample_and_the_number_of_old_classes():
+    picture, recording = (suited(DiscoverOptions(), shape, 5) for shape in ((28, 28), (2, 198)))
+    assert (picture.lead, picture.view_weight, picture.heads) == ("views", 3, 4)
+    assert (recording.lead, recording.view_weight, recording.heads) == ("labels", 0, 0)  # not its message
+    many = suited(DiscoverOptions(), (28, 28), 30)
+    assert (many.lead, many.view_weight, many.heads) == ("labels", 0, 4)
+    asked = suited(DiscoverOptions(view_weight=1.0, heads=2, lead="views"), (2, 198), 30)
+    assert (asked.lead, asked.view_weight, asked.heads) == ("views", 1, 2)
+    assert suited(DiscoverOptions(label_weight=0.0), (28, 28), 30).lead == "views"
+    with pytest.raises(ValueError, match=r"label_weight must be above 0 where labels lead\. Got 0"):
+        suited(DiscoverOptions(label_weight=0.0, lead="labels"), (28, 28), 30)
+
+
+def test_where_labels_lead_they_are_learned_first_and_alone():
+    seen, history = [], History()
+
+    def own(x, generator):
+        seen.append(len(x))
+        return x
+
+    n_old = len(PROBLEM.old_rows)
+    plus(views=own, options={"lead": "labels", "label_epochs": 3}, history=history)
+    names = [set(row) - {"stage", "epoch", "seconds"} for row in history]
+    led = names.index({"heads"})
+    assert led > 0
+    assert names == [{"labels"}] * led + [{"heads"}] * (len(names) - led)
+    seen.clear()
+    network = plus(views=own, options={"lead": "labels", "label_epochs": 3, "heads": 0}).network
+    assert 3 * n_old <= sum(seen) < 4 * n_old + 200  # nothing is left to ask of new samples: none is seen
+    assert not network.training
 
 
 def test_a_term_without_weight_is_not_there():

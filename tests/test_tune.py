@@ -11,7 +11,7 @@ from cdknet.budget import Budget
 from cdknet.cli import main
 from cdknet.history import History
 from cdknet.rehearsal import NoRehearsal, Rehearsal
-from cdknet.tune import CANDIDATES, choose, tune
+from cdknet.tune import CANDIDATES, choose, distinct, tune
 
 from contracts import blob_problem
 
@@ -34,6 +34,9 @@ def fits(monkeypatch):
     return asked
 
 
+TRIED = len(CANDIDATES) - 1  # with five old classes views lead already
+
+
 def run(**changes):
     parts = {"folds": 2, "device": torch.device("cpu"), "history": History(), **changes}
     return tune(X, Y.astype(np.int64), PARAMS, **parts)
@@ -41,7 +44,7 @@ def run(**changes):
 
 def test_every_candidate_is_tried_on_every_fold_and_the_best_is_kept(fits):
     report = run()
-    assert len(fits) == 2 * len(CANDIDATES)
+    assert len(fits) == 2 * TRIED
     assert report["chosen"] == "images alone"
     assert report["options"] == {"label_weight": 0.0}
     assert report["alike"] == pytest.approx({"with_labels": 0.9, "images_alone": 1.0, "gain": -0.1})
@@ -65,6 +68,14 @@ def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
     assert report["tried"][1]["accuracies"] == [0.0, 0.0]
 
 
+def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
+    few, many = (distinct(CANDIDATES, PARAMS, (6,), n) for n in (5, 50))
+    assert set(CANDIDATES) - set(few) == {"views lead"}
+    assert set(CANDIDATES) - set(many) == {"old labels lead"}
+    asked = distinct(CANDIDATES, {**PARAMS, "lead": "labels"}, (6,), 5)
+    assert set(CANDIDATES) - set(asked) == {"old labels lead", "images alone"}  # without labels none can lead
+
+
 def test_ties_go_to_the_options_as_given_and_steadiness_counts():
     candidates = {"as given": {}, "other": {"heads": 0}, "unsteady": {"heads": 1}}
     report = choose({"as given": [0.8, 0.8], "other": [0.8, 0.8], "unsteady": [1.0, 0.62]}, candidates)
@@ -82,7 +93,7 @@ def test_finished_fits_are_not_done_again(fits, tmp_path):
     assert len(fits) == 1
     fits.clear()
     run(kept=tmp_path / "other.jsonl", seed=1)
-    assert len(fits) == 2 * len(CANDIDATES)
+    assert len(fits) == 2 * TRIED
 
 
 def test_too_few_old_classes_are_named(fits):
@@ -143,7 +154,7 @@ def test_with_too_few_old_classes_a_fit_keeps_its_options_and_says_why(fits):
 
 def test_only_folds_that_the_budget_left_time_for_count(fits):
     clock = iter(range(1000))
-    budget = Budget(len(CANDIDATES) + 3, ["tune"], clock=lambda: float(next(clock)))
+    budget = Budget(TRIED + 3, ["tune"], clock=lambda: float(next(clock)))
     report = run(history=History([], budget))
     assert len(report["hidden"]) == 1
     assert all(len(line["accuracies"]) == 1 for line in report["tried"])

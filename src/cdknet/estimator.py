@@ -128,6 +128,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         discover_learning_rate: float | None = DiscoverOptions.discover_learning_rate,
         subsample: float = DiscoverOptions.subsample,
         min_subsample: int = DiscoverOptions.min_subsample,
+        lead: str = DiscoverOptions.lead,
         view_weight: float | None = DiscoverOptions.view_weight,
         collapse_weight: float = DiscoverOptions.collapse_weight,
         spectral_weight: float = DiscoverOptions.spectral_weight,
@@ -137,6 +138,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         readout: str = DiscoverOptions.readout,
         views: str | Views = DiscoverOptions.views,
         view_steps: int = DiscoverOptions.view_steps,
+        label_epochs: int = DiscoverOptions.label_epochs,
         head_steps: int = DiscoverOptions.head_steps,
         view_batch_size: int = DiscoverOptions.view_batch_size,
         kernel: str = DiscoverOptions.kernel,
@@ -183,6 +185,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.discover_learning_rate = discover_learning_rate
         self.subsample = subsample
         self.min_subsample = min_subsample
+        self.lead = lead
         self.view_weight = view_weight
         self.collapse_weight = collapse_weight
         self.spectral_weight = spectral_weight
@@ -192,6 +195,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.readout = readout
         self.views = views
         self.view_steps = view_steps
+        self.label_epochs = label_epochs
         self.head_steps = head_steps
         self.view_batch_size = view_batch_size
         self.kernel = kernel

@@ -194,6 +194,21 @@ class ChannelsLast(nn.Module):
         return x.contiguous(memory_format=torch.channels_last)
 
 
+class Crop(ChannelsLast):
+    """While training, also a part of them, three quarters as high and wide, at a place drawn for the batch.
+
+    Nearly half the work is saved, and after pooling a whole picture is like a part of it.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            height, width = (3 * side // 4 for side in x.shape[-2:])
+            top = int(torch.randint(x.shape[-2] - height + 1, ()))
+            left = int(torch.randint(x.shape[-1] - width + 1, ()))
+            x = x[..., top : top + height, left : left + width]
+        return super().forward(x)
+
+
 class Residual(nn.Module):
     """x + two 3x3 convolutions of it, each normalised over the batch."""
 
@@ -227,7 +242,8 @@ def _normalised(
 def small(shape: tuple[int, ...]) -> nn.Sequential:
     """Made for two CPU cores: strided, normalised over the batch, a projection of two layers at the end.
 
-    Grey pictures: three strided convolutions. Colour: residual blocks. I/Q: over time. Else: dense layers.
+    Grey pictures: three strided convolutions. Colour: residual blocks, trained on parts of the pictures.
+    I/Q: over time. Else: dense layers.
     """
     if is_iq(shape):
         layers = _normalised(shape[0], 64, 7, stride=2, flat=True) + _normalised(
@@ -237,7 +253,7 @@ def small(shape: tuple[int, ...]) -> nn.Sequential:
         layers += [nn.AdaptiveAvgPool1d(4), nn.Flatten()]
         width = 512
     elif len(shape) == 3 and shape[0] >= 3 and min(shape[1:]) >= 16:
-        layers = [ChannelsLast(), *_normalised(shape[0], 64, 4, stride=2), *_normalised(64, 128, 3, stride=2)]
+        layers = [Crop(), *_normalised(shape[0], 64, 4, stride=2), *_normalised(64, 128, 3, stride=2)]
         layers += [Residual(128), *_normalised(128, 256, 3, stride=2), Residual(256)]
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         width = 256

@@ -174,9 +174,15 @@ class DiscoverOptions(Options):
         0.05, "stage 2: share of the old and of the new samples that the kernel is built on", above=0, most=1
     )
     min_subsample: int = option(1000, "stage 2: but at least this many of each, or all there are", least=0)
+    lead: str = option(
+        "auto",
+        "CD-KNet+: what is learned first: what views of a sample have in common and the old labels, or these "
+        "alone; auto: labels for I/Q recordings and from 30 old classes on, else views",
+        choices=("auto", "views", "labels"),
+    )
     view_weight: float | None = option(
         None,
-        "CD-KNet+: mu, weight of what views of a sample have in common; unset: 3, for I/Q recordings 0",
+        "CD-KNet+: mu, weight of what views of a sample have in common; unset: 3, where labels lead 0",
         least=0,
     )
     collapse_weight: float = option(
@@ -214,6 +220,9 @@ class DiscoverOptions(Options):
     )
     view_steps: int = option(
         200, "CD-KNet+: steps on views and old labels, before U and heads enter", least=0
+    )
+    label_epochs: int = option(
+        20, "CD-KNet+: instead, where old labels lead: epochs over the old samples", least=0
     )
     head_steps: int = option(400, "CD-KNet+: steps with U and heads", least=0)
     view_batch_size: int = option(512, "CD-KNet+: most new samples a step, each in two views", least=4)

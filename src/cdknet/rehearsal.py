@@ -21,9 +21,11 @@ from cdknet.data.openworld import UNLABELED
 from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
 from cdknet.networks import embed
+from cdknet.options import DiscoverOptions
 from cdknet.pipeline import run_stages
 from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem, derive_seed
+from cdknet.stages.plus import suited
 from cdknet.views import Views
 
 MOST_ROWS = 6000  # labelled samples that take part
@@ -91,7 +93,7 @@ def short_form(params: Mapping[str, Any], n_hidden: int, pace: float = 0.5) -> d
     """The same options for a rehearsal: a share `pace` of the epochs and steps, and no expansion."""
     short = {
         name: math.ceil(pace * params[name])
-        for name in ("pretrain_epochs", "discover_epochs", "view_steps", "head_steps")
+        for name in ("pretrain_epochs", "discover_epochs", "view_steps", "label_epochs", "head_steps")
     }
     short["view_batch_size"] = min(params["view_batch_size"], BATCH)
     return {**params, **short, "n_new_classes": n_hidden, "expansion": "none", "novelty": False}
@@ -117,9 +119,13 @@ def rehearse(
     is_hidden = np.isin(known, fold.hidden)
     y = np.where(is_hidden, UNLABELED, np.searchsorted(left, known))
     problem = Problem.from_arrays(np.asarray(X[fold.rows]), y)
+    short = short_form(params, len(fold.hidden), pace)
+    if params["method"] == "cd-knet+":  # as in the fit, which has more old classes
+        options = DiscoverOptions.pick(params)
+        short["lead"] = suited(options, problem.inputs.sample_shape, int(targets.max()) + 1).lead
     fitted = run_stages(
         problem,
-        short_form(params, len(fold.hidden), pace),
+        short,
         encoder=encoder,
         clusterer=clusterer,
         views=views,

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cdknet.history import History
+from cdknet.options import DiscoverOptions
 from cdknet.rehearsal import history_of_one, plan_folds, rehearse
 from cdknet.runs import fingerprint, read_jsonl
 from cdknet.stages.discover import Clusterer
+from cdknet.stages.plus import suited
 from cdknet.views import Views
 
 # What is tried: options that differ from those given. The first is what is kept where none is better.
@@ -26,8 +28,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "as given": {},
     "images alone": {"label_weight": 0.0},
     "old labels low": {"label_weight": 3.0},
-    "old labels high": {"label_weight": 30.0},
-    "views low": {"view_weight": 1.0},
+    "old labels lead": {"lead": "labels"},
+    "views lead": {"lead": "views"},
     "views high": {"view_weight": 10.0},
     "no heads": {"heads": 0},
     "paper": {"method": "cd-knet"},
@@ -58,6 +60,7 @@ def tune(
     out over the fits; folds that it leaves no time for are left out, for every candidate.
     """
     plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=seed)
+    candidates = distinct(candidates, params, X.shape[1:], int(targets.max()) + 1)
     job = {k: v if isinstance(v, (bool, int, float, str)) else None for k, v in params.items()}
     about = fingerprint(np.frombuffer(json.dumps([job, seed, fingerprint(X, targets)]).encode(), np.uint8))
     done = {}
@@ -100,6 +103,27 @@ def tune(
         return untuned("the time budget was used up before every candidate could be tried once")
     found_by = {name: [done[name, plan.number] for plan in whole] for name in candidates}
     return choose(found_by, candidates) | {"hidden": [list(plan.hidden) for plan in whole]}
+
+
+def distinct(
+    candidates: Mapping[str, Mapping[str, Any]],
+    params: Mapping[str, Any],
+    shape: tuple[int, ...],
+    n_old_classes: int,
+) -> dict[str, Mapping[str, Any]]:
+    """The candidates without those that cannot be, or come to the same as one before them on this problem."""
+    kept: dict[str, Mapping[str, Any]] = {}
+    seen: list[DiscoverOptions] = []
+    for name, options in candidates.items():
+        meant = DiscoverOptions.pick({**params, **options})
+        if meant.method == "cd-knet+":
+            if meant.lead == "labels" and meant.label_weight == 0:
+                continue
+            meant = suited(meant, shape, n_old_classes)
+        if meant not in seen:
+            seen.append(meant)
+            kept[name] = options
+    return kept
 
 
 def untuned(reason: str) -> Report:

@@ -36,6 +36,7 @@ SIGMA = 0.5  # width of the kernel on the unit sphere
 WEIGHT_DECAY = 1e-4
 BUDGET_STEPS = 10  # most steps of an epoch under a time budget
 GRAPH_NEIGHBORS = 30  # of the graph for `readout="spectral"`; with 15 it falls apart on small sets
+MANY = 30  # old classes whose labels alone teach what to look at
 PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to nothing
 
 
@@ -56,7 +57,8 @@ def discover_plus(
     maximise  mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads) + nu HSIC(Z, U)
 
     over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
-    old labels and the identity of a sample across its views; then, for `head_steps` steps, also the balanced
+    old labels and the identity of a sample across its views; or, where the labels lead (`suited`), these
+    alone, for `label_epochs` epochs of the old samples. Then, for `head_steps` steps, also the balanced
     answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a graph of near neighbours among
     new samples, made afresh each epoch). The pseudo-labels are what several ways to cluster Z agree on
     (`agreed_labels`); not what the heads say, each of which may cut across a class.
@@ -66,7 +68,7 @@ def discover_plus(
     class together into a point, and with it what is near it.
     """
     m_u = wanted_classes(options)
-    options = suited(options, problem.inputs.sample_shape)
+    options = suited(options, problem.inputs.sample_shape, problem.n_old_classes)
     n_heads = options.heads or 0
     if math.isinf(options.label_weight):
         raise ValueError(
@@ -88,10 +90,16 @@ def discover_plus(
     steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # an epoch: once over the new samples
     if loop.history.budget is not None:  # short epochs: a stage is over at the end of one
         steps = min(steps, BUDGET_STEPS)
-    first = math.ceil(options.view_steps / steps)
-    limit = first + math.ceil(options.head_steps / steps)
-    by_hsic = options.view_term == "hsic"
+    by_hsic, labels_lead = options.view_term == "hsic", options.lead == "labels"
     lam, mu, gamma = options.label_weight / 10, options.view_weight or 0, options.collapse_weight
+    first_steps = options.view_steps
+    if labels_lead:
+        lead_size = min(options.view_batch_size, max(len(problem.old_rows) // 3, 64))
+        first_steps = math.ceil(options.label_epochs * len(problem.old_rows) / lead_size)
+    first = math.ceil(first_steps / steps)
+    limit = first
+    if not labels_lead or mu > 0 or n_heads > 0 or options.spectral_weight > 0:  # new samples have a say
+        limit += math.ceil(options.head_steps / steps)
     draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
     graph = problem.new_rows[subsample(len(problem.new_rows), options, draw)]  # the rows that U is about
 
@@ -102,25 +110,27 @@ def discover_plus(
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
         grouping = loop.share(limit) >= first / limit
+        alone = labels_lead and not grouping
         loop.facts["grouped"] = grouping
         if grouping and options.spectral_weight > 0:
             loop.tensors["U"] = graph_step()
         network.train()
         values: dict[str, list[float]] = {}
         new = endless_batches(len(problem.new_rows), new_size, generator)
-        old = endless_batches(len(problem.old_rows), old_size, generator)
+        old = endless_batches(len(problem.old_rows), lead_size if alone else old_size, generator)
         in_graph = endless_batches(len(graph), old_size, generator)
         for step in loop.ticking(list(torch.arange(steps)), limit=limit):
             _set_rate(optimizer, peak * one_cycle(loop.share(limit, float(step) / steps)))
-            x = problem.inputs.take(problem.new_rows[next(new)], device)
+            seen = []
+            if not alone:
+                x = problem.inputs.take(problem.new_rows[next(new)], device)
+                seen = [view(x, generator), view(x, generator)]
             chosen = next(old)
-            x_old = problem.inputs.take(problem.old_rows[chosen], device)
-            Z = unit_length(
-                network.features(torch.cat([view(x, generator), view(x, generator), view(x_old, generator)]))
-            )
-            z, z_old = Z[: 2 * len(x)], Z[2 * len(x) :]
+            seen.append(view(problem.inputs.take(problem.old_rows[chosen], device), generator))
+            Z = unit_length(network.features(torch.cat(seen)))
+            z, z_old = Z[: -len(chosen)], Z[-len(chosen) :]
             terms = {}
-            if mu > 0:
+            if mu > 0 and not alone:
                 terms["views"] = mu * (_agreement(z, gamma) if by_hsic else -contrastive_loss(z))
             targets = problem.old_targets[chosen].to(device)
             if lam > 0 and not (grouping and n_heads > 0):  # else the heads see to the labels
@@ -164,15 +174,23 @@ def discover_plus(
     )
 
 
-def suited(options: DiscoverOptions, shape: tuple[int, ...]) -> DiscoverOptions:
-    """The options with `view_weight` and `heads` set, where they are not, as suits samples of `shape`.
+def suited(options: DiscoverOptions, shape: tuple[int, ...], n_old_classes: int) -> DiscoverOptions:
+    """The options with `lead`, `view_weight` and `heads` set, where they are not, as suits the problem.
 
-    What stays the same across views of a picture is what it shows. Of a recording it is the message, and
-    what is wanted is the sender: there the old labels alone say what to look at.
+    A few old classes teach a network to look at what sets these apart and at nothing else; many teach it
+    to look at what sets classes apart. What stays the same across views of a picture is what it shows. Of a
+    recording it is the message, and what is wanted is the sender: there the labels alone say what counts.
     """
-    mu, heads = (0.0, 0) if is_iq(shape) else (3.0, 4)
+    lead, labelled = options.lead, options.label_weight > 0
+    if lead == "auto":
+        lead = "labels" if labelled and (is_iq(shape) or n_old_classes >= MANY) else "views"
+    if lead == "labels" and not labelled:
+        raise ValueError("label_weight must be above 0 where labels lead. Got 0. Use lead 'views' or 'auto'.")
+    mu = 0.0 if lead == "labels" else 3.0
+    heads = 0 if is_iq(shape) else 4
     return replace(
         options,
+        lead=lead,
         view_weight=mu if options.view_weight is None else options.view_weight,
         heads=heads if options.heads is None else options.heads,
     )
