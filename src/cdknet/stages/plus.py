@@ -121,13 +121,11 @@ def discover_plus(
         in_graph = endless_batches(len(graph), old_size, generator)
         for step in loop.ticking(list(torch.arange(steps)), limit=limit):
             _set_rate(optimizer, peak * one_cycle(loop.share(limit, float(step) / steps)))
-            seen = []
-            if not alone:
-                x = problem.inputs.take(problem.new_rows[next(new)], device)
-                seen = [view(x, generator), view(x, generator)]
+            x = None if alone else problem.inputs.take(problem.new_rows[next(new)], device)
             chosen = next(old)
-            seen.append(view(problem.inputs.take(problem.old_rows[chosen], device), generator))
-            Z = unit_length(network.features(torch.cat(seen)))
+            x_old = problem.inputs.take(problem.old_rows[chosen], device)
+            seen = [x_old] if x is None else [x, x, x_old]
+            Z = unit_length(network.features(torch.cat([view(part, generator) for part in seen])))
             z, z_old = Z[: -len(chosen)], Z[-len(chosen) :]
             terms = {}
             if mu > 0 and not alone:
