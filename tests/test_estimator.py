@@ -52,7 +52,12 @@ def test_what_auto_came_to_is_kept_with_the_run(fitted, tmp_path):
     assert ClassDiscovery.load(fitted.save(tmp_path / "run")).chosen_ == fitted.chosen_
     short = {"n_new_classes": 2, "view_steps": 2, "head_steps": 2, "expansion": "none", "calibrate": False}
     plus = ClassDiscovery(**short, precision="bfloat16").fit(X, Y)
-    assert plus.chosen_ == {"network": "small", "precision": "bfloat16", "views": "vectors"}
+    assert plus.chosen_ == {
+        "network": "small",
+        "precision": "bfloat16",
+        "views": "vectors",
+        "lead": "views",
+    }
 
 
 def test_new_classes_are_found_named_and_predicted(fitted):

@@ -92,7 +92,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     embedding_ : (n, d) features of every sample of X
     history_ : list of dicts, one an epoch
     spent_ : seconds that each stage took
-    chosen_ : what `auto` came to: network, precision, views
+    chosen_ : what `auto` came to: network, precision, views, lead
     pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample; with novelty, -1 for
         those taken for old ones
     spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U

@@ -32,7 +32,7 @@ from cdknet.rivals.sscd import is_novel, novelty_threshold, sscd_dynamic, sscd_s
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
 from cdknet.stages.discover import Clusterer, class_means, view_function, view_name, wanted_classes
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
-from cdknet.stages.plus import discover_plus
+from cdknet.stages.plus import discover_plus, suited
 from cdknet.stages.pretrain import held_out_positions
 from cdknet.views import Views
 
@@ -203,6 +203,7 @@ def run_stages(
     chosen = {"network": blueprint.architecture, "precision": precision}
     if second.method == "cd-knet+":
         chosen["views"] = "your own" if views is not None else view_name(second, shape)
+        chosen["lead"] = suited(second, shape, problem.n_old_classes).lead
     return Fitted(pretraining, discovery, model, blueprint, chosen, novel)
 
 
