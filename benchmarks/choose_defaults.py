@@ -32,7 +32,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "no views": {"view_weight": 0.0},
     "no labels": {"label_weight": 0.0},
     "labels alone": {"view_weight": 0.0, "heads": 0},
-    "views and heads": {"view_weight": 3.0, "heads": 4},
+    "views lead": {"lead": "views", "heads": 4},
+    "labels lead": {"lead": "labels"},
     "lambda 1": {"label_weight": 1.0},
     "mu 1": {"view_weight": 1.0},
     "mu 10": {"view_weight": 10.0},
@@ -135,7 +136,7 @@ def default_options() -> dict[str, Any]:
     return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
 
 
-ONLY_PLUS = ("view", "head", "collapse", "spectral", "readout", "expand_epochs", "replay")
+ONLY_PLUS = ("lead", "label_epochs", "view", "head", "collapse", "spectral", "readout", "expand_epochs", "replay")
 
 
 def relevant(options: dict[str, Any]) -> dict[str, Any]:
