@@ -136,7 +136,17 @@ def default_options() -> dict[str, Any]:
     return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
 
 
-ONLY_PLUS = ("lead", "label_epochs", "view", "head", "collapse", "spectral", "readout", "expand_epochs", "replay")
+ONLY_PLUS = (
+    "lead",
+    "label_epochs",
+    "view",
+    "head",
+    "collapse",
+    "spectral",
+    "readout",
+    "expand_epochs",
+    "replay",
+)
 
 
 def relevant(options: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,7 @@ SIGMA = 0.5  # width of the kernel on the unit sphere
 WEIGHT_DECAY = 1e-4
 BUDGET_STEPS = 10  # most steps of an epoch under a time budget
 GRAPH_NEIGHBORS = 30  # of the graph for `readout="spectral"`; with 15 it falls apart on small sets
+LEAD_BATCH = 256  # most samples a step where old labels lead: more steps do better than larger ones
 MANY = 30  # old classes whose labels alone teach what to look at
 PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to nothing
 
@@ -84,17 +85,19 @@ def discover_plus(
     loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     device, view = network.device, view_function(options, views, problem.inputs.sample_shape)
-    # A batch is at most a third of the new samples: in larger ones nothing changes from step to step.
-    new_size = min(options.view_batch_size, max(len(problem.new_rows) // 3, 64))
+    by_hsic, labels_lead = options.view_term == "hsic", options.lead == "labels"
+    lam, mu, gamma = options.label_weight / 10, options.view_weight or 0, options.collapse_weight
+    # A batch is at most a third of the samples: in larger ones nothing changes from step to step.
+    most = min(options.view_batch_size, LEAD_BATCH) if labels_lead else options.view_batch_size
+    new_size, lead_size = (
+        min(most, max(len(rows) // 3, 64)) for rows in (problem.new_rows, problem.old_rows)
+    )
     old_size = new_size // 2
     steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # an epoch: once over the new samples
     if loop.history.budget is not None:  # short epochs: a stage is over at the end of one
         steps = min(steps, BUDGET_STEPS)
-    by_hsic, labels_lead = options.view_term == "hsic", options.lead == "labels"
-    lam, mu, gamma = options.label_weight / 10, options.view_weight or 0, options.collapse_weight
     first_steps = options.view_steps
     if labels_lead:
-        lead_size = min(options.view_batch_size, max(len(problem.old_rows) // 3, 64))
         first_steps = math.ceil(options.label_epochs * len(problem.old_rows) / lead_size)
     first = math.ceil(first_steps / steps)
     limit = first
