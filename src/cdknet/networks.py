@@ -195,18 +195,18 @@ class ChannelsLast(nn.Module):
 
 
 class Crop(ChannelsLast):
-    """While training, also a part of them, three quarters as high and wide, at a place drawn for the batch.
+    """Also only a part of them, three quarters as high and wide: nearly half the work is saved.
 
-    Nearly half the work is saved, and after pooling a whole picture is like a part of it.
+    While training, at a place drawn for the batch; else the middle.
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        height, width = (3 * side // 4 for side in x.shape[-2:])
+        top, left = (x.shape[-2] - height) // 2, (x.shape[-1] - width) // 2
         if self.training:
-            height, width = (3 * side // 4 for side in x.shape[-2:])
             top = int(torch.randint(x.shape[-2] - height + 1, ()))
             left = int(torch.randint(x.shape[-1] - width + 1, ()))
-            x = x[..., top : top + height, left : left + width]
-        return super().forward(x)
+        return super().forward(x[..., top : top + height, left : left + width])
 
 
 class Residual(nn.Module):

@@ -260,7 +260,7 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
     def label(part: Tensor) -> Tensor:
         ways = [part]
         for neighbors in GRAPHS:
-            U = _graph_rows(part, n_clusters, min(neighbors, max(3, len(part) // (4 * n_clusters))))
+            U = _graph_rows(part, n_clusters, neighbors)
             ways += [torch.cat([blend * part, U], dim=1) if blend else U for blend in BLENDS]
         few = math.ceil(restarts / 3)  # each is one voice of many
         said = [cluster(points, n_clusters, restarts=few, seed=seed) for points in ways]
@@ -271,7 +271,11 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
 
 
 def _graph_rows(z: Tensor, n_clusters: int, neighbors: int) -> Tensor:
-    """Rows of U, of unit length: the top eigenvectors of a neighbour graph of z."""
+    """Rows of U, of unit length: the top eigenvectors of a neighbour graph of z.
+
+    A sample has at most a quarter of a class for neighbours: with more, a small set has no gaps left.
+    """
+    neighbors = min(neighbors, max(3, len(z) // (4 * n_clusters)))
     return unit_length(neighbor_embedding(z, min(n_clusters, len(z) - 1), neighbors=neighbors).vectors)
 
 

@@ -209,8 +209,8 @@ def _read_out(
     if options.readout == "agreed":
         return agreed_labels(z, m_u, restarts=restarts, seed=seed), "agreed"
     if options.readout == "spectral":
-        near = min(GRAPH_NEIGHBORS, max(3, len(z) // (4 * m_u)))
-        return spectral_labels(z, m_u, neighbors=near, restarts=restarts, seed=seed), "spectral"
+        found = spectral_labels(z, m_u, neighbors=GRAPH_NEIGHBORS, restarts=restarts, seed=seed)
+        return found, "spectral"
     return cluster(z, m_u, restarts=restarts, seed=seed), "k-means"
 
 
