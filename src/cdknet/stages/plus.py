@@ -96,10 +96,10 @@ def discover_plus(
     steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # an epoch: once over the new samples
     if loop.history.budget is not None:  # short epochs: a stage is over at the end of one
         steps = min(steps, BUDGET_STEPS)
-    first_steps = options.view_steps
-    if labels_lead:
-        first_steps = math.ceil(options.label_epochs * len(problem.old_rows) / lead_size)
-    first = math.ceil(first_steps / steps)
+    first, steps_alone = math.ceil(options.view_steps / steps), 0
+    if labels_lead:  # an epoch takes as long as one with new samples
+        steps_alone = math.ceil(steps * (2 * new_size + old_size) / lead_size)
+        first = math.ceil(options.label_epochs * len(problem.old_rows) / lead_size / steps_alone)
     limit = first
     if not labels_lead or mu > 0 or n_heads > 0 or options.spectral_weight > 0:  # new samples have a say
         limit += math.ceil(options.head_steps / steps)
@@ -122,8 +122,9 @@ def discover_plus(
         new = endless_batches(len(problem.new_rows), new_size, generator)
         old = endless_batches(len(problem.old_rows), lead_size if alone else old_size, generator)
         in_graph = endless_batches(len(graph), old_size, generator)
-        for step in loop.ticking(list(torch.arange(steps)), limit=limit):
-            _set_rate(optimizer, peak * one_cycle(loop.share(limit, float(step) / steps)))
+        n_steps = steps_alone if alone else steps
+        for step in loop.ticking(list(torch.arange(n_steps)), limit=limit):
+            _set_rate(optimizer, peak * one_cycle(loop.share(limit, float(step) / n_steps)))
             x = None if alone else problem.inputs.take(problem.new_rows[next(new)], device)
             chosen = next(old)
             x_old = problem.inputs.take(problem.old_rows[chosen], device)
