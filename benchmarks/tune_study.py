@@ -25,6 +25,7 @@ from cdknet.data import OpenWorldProblem, hide_classes
 from cdknet.history import History
 from cdknet.labels import encode_labels
 from cdknet.metrics import new_class_scores
+from cdknet.pipeline import Parts
 from cdknet.tune import CANDIDATES, GIVEN, choose, distinct, tune
 
 SETS = ("digits", "wifi-csi-30", "mnist", "fashion-mnist")
@@ -50,8 +51,8 @@ def rehearsed(problem: OpenWorldProblem, split: int, options: dict[str, Any]) ->
         problem.train.X,
         encode_labels(problem.train.y, len(problem.train.y)).targets,
         ClassDiscovery(n_new_classes=problem.n_new_classes).get_params(),
+        Parts(),
         seed=split,
-        device=torch.device("cpu"),
         history=History(),
         candidates={GIVEN: options},
     )

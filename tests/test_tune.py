@@ -10,6 +10,7 @@ from cdknet import ClassDiscovery
 from cdknet.budget import Budget
 from cdknet.cli import main
 from cdknet.history import History
+from cdknet.pipeline import Parts
 from cdknet.rehearsal import NoRehearsal, Rehearsal
 from cdknet.tune import CANDIDATES, choose, distinct, tune
 
@@ -24,7 +25,7 @@ def fits(monkeypatch):
     """A stand-in for the fits: the lower the label weight, the more is right. It lists what was asked."""
     asked = []
 
-    def rehearse(X, targets, fold, params, **rest):
+    def rehearse(X, targets, fold, params, parts, **rest):
         asked.append((params["label_weight"], params["method"], fold.number))
         truth = np.arange(100) % 2
         wrong = int(params["label_weight"]) + 3 * (params["method"] == "cd-knet")
@@ -38,8 +39,7 @@ TRIED = len(CANDIDATES) - 1  # with five old classes views lead already
 
 
 def run(**changes):
-    parts = {"folds": 2, "device": torch.device("cpu"), "history": History(), **changes}
-    return tune(X, Y.astype(np.int64), PARAMS, **parts)
+    return tune(X, Y.astype(np.int64), PARAMS, Parts(), **{"folds": 2, "history": History(), **changes})
 
 
 def test_every_candidate_is_tried_on_every_fold_and_the_best_is_kept(fits):
@@ -57,10 +57,10 @@ def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
 
     working = module.rehearse
 
-    def failing(X, targets, fold, params, **rest):
+    def failing(X, targets, fold, params, parts, **rest):
         if params["label_weight"] == 0:
             raise FloatingPointError("nan")
-        return working(X, targets, fold, params, **rest)
+        return working(X, targets, fold, params, parts, **rest)
 
     monkeypatch.setattr("cdknet.tune.rehearse", failing)
     report = run()
@@ -98,7 +98,7 @@ def test_finished_fits_are_not_done_again(fits, tmp_path):
 
 def test_too_few_old_classes_are_named(fits):
     with pytest.raises(NoRehearsal, match="4 old classes"):
-        tune(X, Y % 2, PARAMS, folds=2, device=torch.device("cpu"), history=History())
+        tune(X, Y % 2, PARAMS, Parts(), folds=2, history=History())
 
 
 def test_the_command_line_writes_the_report_and_prints_a_table(fits, tmp_path, capsys):

@@ -14,10 +14,11 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, logit
-from torch import Tensor, nn
+from torch import Tensor
 
 from cdknet.history import History
 from cdknet.metrics import match_clusters
+from cdknet.pipeline import Parts
 from cdknet.rehearsal import (
     Fold,
     NoRehearsal,
@@ -27,9 +28,8 @@ from cdknet.rehearsal import (
     rehearse,
 )
 from cdknet.spectral import nearest_neighbors
-from cdknet.stages.discover import Clusterer, class_means
+from cdknet.stages.discover import class_means
 from cdknet.stages.loop import Checkpoint, NoCheckpoint, Snapshot
-from cdknet.views import Views
 
 FOLDS = 2
 PACE = 0.25  # share of the steps that a rehearsal takes: all of them take about a quarter of the fit
@@ -133,18 +133,15 @@ def calibrate(
     targets: NDArray[np.int64],
     classes: NDArray[Any],
     params: Mapping[str, Any],
+    parts: Parts,
     *,
-    encoder: nn.Module | None = None,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
-    device: torch.device,
     seed: int,
     history: History,
     checkpoint: Checkpoint | None = None,
 ) -> Calibration:
     """Learn P(right | raw) on hidden old classes. `targets` index `classes`, -1 for unlabelled samples."""
     checkpoint = checkpoint or NoCheckpoint()
-    if hasattr(clusterer, "fit_predict"):
+    if hasattr(parts.clusterer, "fit_predict"):
         return not_calibrated("a clusterer of your own finds a number of classes of its own")
     try:
         folds = plan_folds(targets, params["n_new_classes"], folds=FOLDS, seed=seed)
@@ -167,10 +164,7 @@ def calibrate(
                     targets,
                     fold,
                     params,
-                    encoder=encoder,
-                    clusterer=clusterer,
-                    views=views,
-                    device=device,
+                    parts,
                     seed=seed,
                     history=own,
                     pace=PACE,

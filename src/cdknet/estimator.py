@@ -34,7 +34,7 @@ from cdknet.options import (
     check_choice,
     seconds_of,
 )
-from cdknet.pipeline import Blueprint, Fitted, Model, run_stages
+from cdknet.pipeline import Blueprint, Fitted, Model, Parts, run_stages
 from cdknet.readout import Centers, Neighbors, Readout
 from cdknet.rehearsal import NoRehearsal, stages_of
 from cdknet.runs import (
@@ -241,25 +241,19 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         seed = _seed_of(self.random_state)
         checkpoint = self._checkpoint(X, labels, params, seed)
         history = History(self.watchers, self._budget(params))
-        own: dict[str, Any] = {
-            "encoder": self.encoder,
-            "clusterer": self.clusterer,
-            "views": self.views if callable(self.views) else None,
-            "device": device_of(self.device),
-            "seed": seed,
-            "history": history,
-            "checkpoint": checkpoint,
-        }
+        views = self.views if callable(self.views) else None
+        parts = Parts(self.encoder, self.clusterer, views, device_of(self.device))
+        run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
         tuning: Report | None = None
         try:
             if params["tune"] != "off":
                 with history.timed("tune"):
-                    tuning = self._tuned(X, labels, params, own)
+                    tuning = self._tuned(X, labels, params, parts, seed, history)
                 params |= tuning["options"]
-            fitted = run_stages(problem, params, **own)
+            fitted = run_stages(problem, params, parts, **run)
             if params["calibrate"]:
                 with history.timed("calibrate"):
-                    calibration = calibrate(X, labels.targets, labels.old_classes, params, **own)
+                    calibration = calibrate(X, labels.targets, labels.old_classes, params, parts, **run)
             else:
                 calibration = not_calibrated("calibrate is off")
         except KeyboardInterrupt:
@@ -270,12 +264,19 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.tuning_ = tuning
         return self
 
-    def _tuned(self, X: NDArray[Any], labels: Labels, params: dict[str, Any], own: dict[str, Any]) -> Report:
+    def _tuned(
+        self,
+        X: NDArray[Any],
+        labels: Labels,
+        params: dict[str, Any],
+        parts: Parts,
+        seed: int,
+        history: History,
+    ) -> Report:
         """The report of a search for options on hidden old classes."""
         kept = None if self.checkpoint_dir is None else Path(self.checkpoint_dir) / "tune.jsonl"
-        given = {k: own[k] for k in ("encoder", "clusterer", "views", "device", "seed", "history")}
         try:
-            report = search(X, labels.targets, params, kept=kept, **given)
+            report = search(X, labels.targets, params, parts, seed=seed, history=history, kept=kept)
         except NoRehearsal as reason:
             return untuned(str(reason))
         hidden = [[str(labels.old_classes[c]) for c in classes] for classes in report["hidden"]]

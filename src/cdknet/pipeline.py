@@ -109,19 +109,26 @@ class Fitted(NamedTuple):
     novel: Tensor | None = None  # (n',) which unlabelled samples were taken for new ones; None: all of them
 
 
+class Parts(NamedTuple):
+    """What a fit is given beside samples and options: a user's own parts, and where to compute."""
+
+    encoder: nn.Module | None = None
+    clusterer: Clusterer | None = None
+    views: Views | None = None
+    device: torch.device = torch.device("cpu")
+
+
 def run_stages(
     problem: Problem,
     params: Mapping[str, Any],
+    parts: Parts,
     *,
-    encoder: nn.Module | None = None,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
-    device: torch.device,
     seed: int,
     history: History,
     checkpoint: Checkpoint | None = None,
 ) -> Fitted:
     """Pretrain, discover, expand. `params` holds every option by name."""
+    encoder, clusterer, views, device = parts
     network_options, first = NetworkOptions.pick(params), PretrainOptions.pick(params)
     second, third = DiscoverOptions.pick(params), ExpandOptions.pick(params)
     keep_freed_memory()

@@ -12,9 +12,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from cdknet.budget import Budget
 from cdknet.data.openworld import UNLABELED
@@ -22,11 +21,9 @@ from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
 from cdknet.networks import embed
 from cdknet.options import DiscoverOptions
-from cdknet.pipeline import run_stages
-from cdknet.stages.discover import Clusterer
+from cdknet.pipeline import Parts, run_stages
 from cdknet.stages.loop import Problem, derive_seed
 from cdknet.stages.plus import suited
-from cdknet.views import Views
 
 MOST_ROWS = 6000  # labelled samples that take part
 FEWEST_OF_A_CLASS = 8  # a class with fewer labelled samples takes no part
@@ -104,11 +101,8 @@ def rehearse(
     targets: NDArray[np.int64],
     fold: Fold,
     params: Mapping[str, Any],
+    parts: Parts,
     *,
-    encoder: nn.Module | None = None,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
-    device: torch.device,
     seed: int,
     history: History,
     pace: float = 0.5,
@@ -126,10 +120,7 @@ def rehearse(
     fitted = run_stages(
         problem,
         short,
-        encoder=encoder,
-        clusterer=clusterer,
-        views=views,
-        device=device,
+        parts,
         seed=derive_seed(seed, "rehearsal", fold.number),
         history=history,
     )

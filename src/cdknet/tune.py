@@ -11,17 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from cdknet.history import History
 from cdknet.options import DiscoverOptions
+from cdknet.pipeline import Parts
 from cdknet.rehearsal import history_of_one, plan_folds, rehearse
 from cdknet.runs import fingerprint, read_jsonl
-from cdknet.stages.discover import Clusterer
 from cdknet.stages.plus import suited
-from cdknet.views import Views
 
 # What is tried: options that differ from those given. The first is what is kept where none is better.
 CANDIDATES: dict[str, dict[str, Any]] = {
@@ -42,13 +39,10 @@ def tune(
     X: NDArray[Any],
     targets: NDArray[np.int64],
     params: Mapping[str, Any],
+    parts: Parts,
     *,
     folds: int = 3,
-    encoder: nn.Module | None = None,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
     seed: int = 0,
-    device: torch.device,
     history: History,
     kept: Path | None = None,
     candidates: Mapping[str, Mapping[str, Any]] = CANDIDATES,
@@ -82,10 +76,7 @@ def tune(
                 targets,
                 plan,
                 options,
-                encoder=encoder,
-                clusterer=clusterer,
-                views=views,
-                device=device,
+                parts,
                 seed=seed,
                 history=own,
             ).accuracy

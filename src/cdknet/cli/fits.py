@@ -184,6 +184,7 @@ def tune(
     from cdknet.estimator import ClassDiscovery, device_of
     from cdknet.history import History
     from cdknet.labels import encode_labels
+    from cdknet.pipeline import Parts
     from cdknet.progress import Bars, CtrlC
     from cdknet.runs import replace_file
     from cdknet.tune import tune as tune_options
@@ -198,9 +199,9 @@ def tune(
                 samples.X,
                 labels.targets,
                 params,
+                Parts(device=device_of(device)),
                 folds=folds,
                 seed=seed,
-                device=device_of(device),
                 history=History([bars, ctrl_c], Budget(seconds, ["tune"]) if seconds else None),
                 kept=kept,
             )
