@@ -25,7 +25,7 @@ from cdknet.stages.heads import (
     swapped_loss,
 )
 from cdknet.stages.loop import batches, derive_seed, seeded, stratified
-from cdknet.stages.plus import contrastive_loss, discover_plus, one_cycle, suited
+from cdknet.stages.plus import contrastive_loss, discover_plus, one_cycle, suited, two_cycles
 
 from contracts import MemoryCheckpoint, blobs_for_stages
 
@@ -333,6 +333,16 @@ def test_what_is_left_open_follows_the_kind_of_sample_and_the_number_of_old_clas
     assert suited(DiscoverOptions(label_weight=0.0), (28, 28), 30).lead == "views"
     with pytest.raises(ValueError, match=r"label_weight must be above 0 where labels lead\. Got 0"):
         suited(DiscoverOptions(label_weight=0.0, lead="labels"), (28, 28), 30)
+
+
+def test_where_labels_lead_each_part_has_its_own_cycle_of_the_rate():
+    shares = torch.linspace(0, 1, 101).tolist()
+    rates = [two_cycles(share, 0.6) for share in shares]
+    assert max(rates) == pytest.approx(1)
+    assert max(rates[60:]) == pytest.approx(0.5, abs=0.01)
+    assert max(rates[59], rates[100]) < 0.01
+    assert rates[:60] == [one_cycle(share / 0.6) for share in shares[:60]]
+    assert two_cycles(1.0, 1.0) == 0  # a single part, at its end
 
 
 def test_where_labels_lead_they_are_learned_first_and_alone():

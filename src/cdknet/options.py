@@ -222,7 +222,7 @@ class DiscoverOptions(Options):
         200, "CD-KNet+: steps on views and old labels, before U and heads enter", least=0
     )
     label_epochs: int = option(
-        20, "CD-KNet+: instead, where old labels lead: epochs over the old samples", least=0
+        30, "CD-KNet+: instead, where old labels lead: epochs over the old samples", least=0
     )
     head_steps: int = option(400, "CD-KNet+: steps with U and heads", least=0)
     view_batch_size: int = option(512, "CD-KNet+: most new samples a step, each in two views", least=4)

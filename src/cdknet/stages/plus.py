@@ -92,7 +92,7 @@ def discover_plus(
     new_size, lead_size = (
         min(most, max(len(rows) // 3, 64)) for rows in (problem.new_rows, problem.old_rows)
     )
-    old_size = new_size // 2
+    old_size = new_size if labels_lead else new_size // 2
     steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # an epoch: once over the new samples
     if loop.history.budget is not None:  # short epochs: a stage is over at the end of one
         steps = min(steps, BUDGET_STEPS)
@@ -103,6 +103,7 @@ def discover_plus(
     limit = first
     if not labels_lead or mu > 0 or n_heads > 0 or options.spectral_weight > 0:  # new samples have a say
         limit += math.ceil(options.head_steps / steps)
+    turn = first / max(limit, 1)  # the share of the stage after which they have it
     draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
     graph = problem.new_rows[subsample(len(problem.new_rows), options, draw)]  # the rows that U is about
 
@@ -112,7 +113,7 @@ def discover_plus(
         return unit_length(neighbor_embedding(z, min(m_u, len(z) - 1), neighbors=options.neighbors).vectors)
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
-        grouping = loop.share(limit) >= first / limit
+        grouping = loop.share(limit) >= turn
         alone = labels_lead and not grouping
         loop.facts["grouped"] = grouping
         if grouping and options.spectral_weight > 0:
@@ -124,7 +125,8 @@ def discover_plus(
         in_graph = endless_batches(len(graph), old_size, generator)
         n_steps = steps_alone if alone else steps
         for step in loop.ticking(list(torch.arange(n_steps)), limit=limit):
-            _set_rate(optimizer, peak * one_cycle(loop.share(limit, float(step) / n_steps)))
+            share = loop.share(limit, float(step) / n_steps)
+            _set_rate(optimizer, peak * (two_cycles(share, turn) if labels_lead else one_cycle(share)))
             x = None if alone else problem.inputs.take(problem.new_rows[next(new)], device)
             chosen = next(old)
             x_old = problem.inputs.take(problem.old_rows[chosen], device)
@@ -243,6 +245,13 @@ def one_cycle(share: float) -> float:
     if share < 0.3:
         return 0.04 + 0.96 * (1 - math.cos(math.pi * share / 0.3)) / 2
     return 1e-4 + (1 - 1e-4) * (1 + math.cos(math.pi * (share - 0.3) / 0.7)) / 2
+
+
+def two_cycles(share: float, turn: float) -> float:
+    """The same for a stage of two parts: one cycle until `turn`, then another, half as high."""
+    if share < turn:
+        return one_cycle(share / turn)
+    return one_cycle((share - turn) / (1 - turn)) / 2 if turn < 1 else 0.0
 
 
 def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
