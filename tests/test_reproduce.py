@@ -182,6 +182,19 @@ def test_the_page_has_every_table_with_the_papers_numbers_and_bold_for_the_best(
     assert "0.945 (-0.035) below" in row  # purity .91 on MNIST against the paper's .945
 
 
+def test_the_page_begins_with_the_best_of_each_kind():
+    accuracies = {"k-means": 0.5, "spectral": 0.6, "sscd": 0.7, "cd-knet-exp": 0.65, "cd-knet+-exp": 0.9}
+    cells = [Cell("mnist", method, seed) for method in accuracies for seed in (0, 1)]
+    text = page({cell.key: line(cell, accuracies[cell.method]) for cell in cells})
+    row = next(r for r in text.splitlines() if r.startswith("| MNIST, 0-4 known"))
+    assert row.split(" | ")[1:] == [
+        "spectral: .600 ± .000 (2)",
+        "SSCD: .700 ± .000 (2)",
+        "not run yet",
+        ".900 ± .000 (2) |",
+    ]
+
+
 def test_a_claim_is_tested_over_the_seeds_that_both_sides_have():
     claim = Claim("", ("cd-knet-exp", {}), ("sscd-exp", {}))
     rng = np.random.default_rng(0)

@@ -17,8 +17,11 @@ from cdknet.reproduce.plan import (
     BUDGETS,
     DATASETS,
     IMAGES,
+    KNETS,
     MODERN,
     OURS,
+    RIVALS,
+    SSCD,
     TABLES,
     TITLES,
     Cell,
@@ -116,7 +119,12 @@ def page(lines: Lines, pictures: Sequence[str] = ()) -> str:
     parts.append("Budgets. " + " ".join(f"`{b}`: {BUDGETS[b]}" for b in budgets) + "\n")
     for budget in budgets:
         here = {k: v for k, v in lines.items() if v["cell"]["budget"] == budget}
-        tables = [_performance(here, budget), _lambdas(here, budget), _expansion(here, budget)]
+        tables = [
+            _glance(here, budget),
+            _performance(here, budget),
+            _lambdas(here, budget),
+            _expansion(here, budget),
+        ]
         tables += [_ablation(here, budget), _splits(here, budget)]
         parts += [f"# Budget `{budget}`\n", _arithmetic(here), *[t for t in tables if t]]
     parts.append(_claims(lines))
@@ -158,6 +166,39 @@ def _seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
     """The lines of a cell over all seeds, by seed."""
     keys = [cell._replace(seed=seed).key for seed in range(100)]
     return [lines[key] for key in keys if key in lines]
+
+
+def _glance(lines: Lines, budget: str) -> str:
+    """The best of each kind of method, a row for each set."""
+    kinds = {
+        "trivial": BASELINES,
+        "of the paper": (*SSCD, *KNETS, *RIVALS),
+        "later": MODERN,
+        "CD-KNet+-Exp (ours)": ("cd-knet+-exp",),
+    }
+    out = []
+    for dataset in SETS:
+        cells = []
+        for methods in kinds.values():
+            found = {m: _seeds_of(lines, Cell(dataset, m, 0, budget)) for m in methods}
+            accs = {m: [line["test"]["acc"] for line in of] for m, of in found.items() if of}
+            best = max(accs, key=lambda m: float(np.mean(accs[m])), default=None)
+            if best is None:
+                cells.append("not run yet")
+                continue
+            name = f"{TITLES[best].split(',')[0].split(' (')[0]}: " if len(methods) > 1 else ""
+            cells.append(f"{name}{spread(accs[best])} ({len(accs[best])})")
+        if cells != ["not run yet"] * len(kinds):
+            out.append(f"| {SETS[dataset]} | {' | '.join(cells)} |")
+    if not out:
+        return ""
+    head = [
+        "## At a glance\n",
+        "The method with the best mean ACC of each kind, in brackets the number of seeds.\n",
+        f"| | {' | '.join(kinds)} |",
+        "|---|" + "---:|" * len(kinds),
+    ]
+    return "\n".join([*head, *out, ""])
 
 
 def _performance(lines: Lines, budget: str) -> str:
