@@ -60,8 +60,13 @@ def plus(**kwargs):
     return discover_plus(network, PROBLEM, options, **kwargs)
 
 
-STAGES = {"pretrain": first, "discover": second, "plus": plus, "expand": third}
-NAMES = {name: "discover" if name == "plus" else name for name in STAGES}  # in the history
+def led(**kwargs):
+    """The same where the old labels lead: two epochs of them, two with heads."""
+    return plus(options={"lead": "labels", "label_epochs": 5, **kwargs.pop("options", {})}, **kwargs)
+
+
+STAGES = {"pretrain": first, "discover": second, "plus": plus, "led": led, "expand": third}
+NAMES = {name: "discover" if name in ("plus", "led") else name for name in STAGES}  # in the history
 every_stage = pytest.mark.parametrize("stage", STAGES)
 
 
@@ -158,6 +163,7 @@ def test_trouble_with_numbers_names_stage_and_epoch(stage):
     wild = {
         "pretrain": lambda: first(options={"learning_rate": 1e30}),
         "plus": lambda: plus(options={"discover_learning_rate": 1e30}),
+        "led": lambda: led(options={"discover_learning_rate": 1e30}),
         "discover": lambda: second(options={"discover_learning_rate": 1e30}),
         "expand": lambda: third(learning_rate=1e30),
     }
