@@ -5,23 +5,55 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cdknet.cli import main
 from cdknet.options import as_markdown
+from cdknet.reproduce.plan import Cell
+from cdknet.reproduce.runner import read_results
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
+def readme():
+    return (ROOT / "README.md").read_text()
+
+
 def test_the_readmes_example_runs_as_written(tmp_path):
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
     assert len(blocks) == 1
     out = subprocess.run(
         [sys.executable, "-c", blocks[0]], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert out.stdout.startswith("[0 1 2 3 4 5 6 7 8 9]\n")
     assert (tmp_path / "digits-run" / "config.json").exists()
+
+
+def test_the_readmes_table_is_what_was_measured():
+    """Each number is the mean over the seeds it names, from the lines in results/."""
+    names = {"scikit-learn's digits": "digits", "Fashion-MNIST": "fashion-mnist"}
+    lines = read_results(ROOT / "results")
+
+    def mean(dataset, method, seeds):
+        keys = [Cell(dataset, method, seed).key for seed in range(seeds)]
+        if any(key not in lines for key in keys):
+            return None
+        return float(np.mean([lines[key]["test"]["acc"] for key in keys]))
+
+    rows = re.findall(r"^\| ([^|]+) \| (\d) \| (\S+) \| (.+) \| \*\*(\S+)\*\* \|$", readme(), re.MULTILINE)
+    assert len(rows) >= 5
+    for title, seeds, trivial, papers, ours in rows:
+        dataset, n = names.get(title, title.lower()), int(seeds)
+        assert float(trivial) == pytest.approx(
+            max(mean(dataset, m, n) for m in ("k-means", "spectral")), abs=0.0006
+        )
+        measured = mean(dataset, "cd-knet-exp", n)
+        assert (papers == "not run yet") == (measured is None)
+        if measured is not None:
+            assert float(papers) == pytest.approx(measured, abs=0.0006)
+        assert float(ours) == pytest.approx(mean(dataset, "cd-knet+-exp", n), abs=0.0006)
 
 
 def test_the_options_page_is_up_to_date():
