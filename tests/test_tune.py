@@ -74,6 +74,10 @@ def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
     assert set(CANDIDATES) - set(many) == {"old labels lead"}
     asked = distinct(CANDIDATES, {**PARAMS, "lead": "labels"}, (6,), 5)
     assert set(CANDIDATES) - set(asked) == {"old labels lead", "images alone"}  # without labels none can lead
+    with pytest.raises(
+        ValueError, match="label_weight must be above 0"
+    ):  # asked for: no other is taken for it
+        distinct(CANDIDATES, {**PARAMS, "lead": "labels", "label_weight": 0.0}, (6,), 5)
 
 
 def test_ties_go_to_the_options_as_given_and_steadiness_counts():

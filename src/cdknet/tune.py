@@ -108,7 +108,7 @@ def distinct(
     for name, options in candidates.items():
         meant = DiscoverOptions.pick({**params, **options})
         if meant.method == "cd-knet+":
-            if meant.lead == "labels" and meant.label_weight == 0:
+            if name != GIVEN and meant.lead == "labels" and meant.label_weight == 0:
                 continue
             meant = suited(meant, shape, n_old_classes)
         if meant not in seen:

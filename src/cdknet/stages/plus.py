@@ -64,9 +64,9 @@ def discover_plus(
     new samples, made afresh each epoch). The pseudo-labels are what several ways to cluster Z agree on
     (`agreed_labels`); not what the heads say, each of which may cut across a class.
 
-    It starts from a network that has not seen the old classes alone: one that has no longer sees what sets
-    new ones apart. The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that draws each old
-    class together into a point, and with it what is near it.
+    It starts from a network that has not seen the old classes alone, unless there are many: one that has no
+    longer sees what sets new ones apart. The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that
+    draws each old class together into a point, and with it what is near it.
     """
     m_u = wanted_classes(options)
     options = suited(options, problem.inputs.sample_shape, problem.n_old_classes)
