@@ -11,8 +11,16 @@ from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
 from cdknet.networks import build_network, embed, unit_length
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
+from cdknet.spectral import spectral_embedding
 from cdknet.stages import discover, expand, pretrain
-from cdknet.stages.discover import agreed_labels, class_means, cluster, spectral_labels
+from cdknet.stages.discover import (
+    agreed_labels,
+    class_means,
+    cluster,
+    cluster_term,
+    label_term,
+    spectral_labels,
+)
 from cdknet.stages.heads import (
     EVENNESS,
     SHARPNESS,
@@ -211,6 +219,20 @@ def test_early_stopping_keeps_the_best_epoch_and_off_keeps_the_last():
 
 
 # Stage 2
+
+
+@pytest.mark.parametrize(("n_old", "n_classes", "each"), [(5, 10, 30), (35, 50, 12), (70, 100, 8)])
+def test_both_terms_weigh_the_same_when_every_class_is_one_point(n_old, n_classes, each):
+    """However many classes and samples: lambda alone says how much more the labels count."""
+    labels = torch.arange(n_classes).repeat(each)
+    z = torch.eye(n_classes)[labels]
+    old = labels < n_old
+    U = spectral_embedding(z, n_classes, 0.1).vectors
+    half = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[: len(z) // 2]
+    by_labels = float(label_term(z[old], z[old, :n_old], 0.1, n_classes=n_classes))
+    assert by_labels == pytest.approx(n_classes, rel=0.2)
+    assert cluster_term(z, U, 0.1, n_rows=len(z)) == pytest.approx(by_labels, rel=0.15)
+    assert cluster_term(z[half], U[half], 0.1, n_rows=len(z)) == pytest.approx(by_labels, rel=0.35)
 
 
 @pytest.mark.parametrize("label_weight", [0.0, 0.5, 10.0, float("inf")])

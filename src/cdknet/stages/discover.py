@@ -72,9 +72,7 @@ def discover(
     while the network rests. X is a subsample of old and new rows. `learning_rate` holds where the options
     set none of their own; `views` have no part in the paper's method.
 
-    The first kernel is degree-normalised, Eqs. (5)-(6), the second is not (sections III.A-B). K̃ is taken
-    times the batch size and U times the root of its length, so that both terms are of order 1 whatever
-    the batch and λ keeps its meaning; with UᵀU = I to the letter the first would shrink as 1/n².
+    The two terms are `cluster_term` and `label_term`.
     """
     m_u = wanted_classes(options)
     rate = options.discover_learning_rate or learning_rate
@@ -126,13 +124,12 @@ def discover(
         ):
             if lam < math.inf:  # Eq. (10)
                 z = features(problem.inputs.take(rows[batch], device))
-                U_b = Factor(math.sqrt(len(rows)) * U[batch].to(device))
-                value = len(batch) * hsic_normalized(gaussian_kernel(z, sigma), U_b)
+                value = cluster_term(z, U[batch].to(device), sigma, n_rows=len(rows))
                 values["hsic_U"].append(_ascend(optimizer, value))
             if lam > 0:  # Eq. (11)
                 chosen = next(labelled)
                 z = features(problem.inputs.take(old_rows[chosen], device))
-                value = hsic(gaussian_kernel(z, sigma), Factor(Y[chosen].to(device)))
+                value = label_term(z, Y[chosen].to(device), sigma, n_classes=r)
                 values["hsic_Y"].append(_ascend(optimizer, value, lam if lam < math.inf else 1.0))
         # Alg. 1: update U by eigendecomposition, Eq. (14).
         loop.tensors["U"], loop.facts["sigma"] = spectral_step()
@@ -159,6 +156,24 @@ def discover(
         U_rows=rows,
         sigma=float(loop.facts["sigma"]),
     )
+
+
+def cluster_term(z: Tensor, U: Tensor, sigma: float, *, n_rows: int) -> Tensor:
+    """HSIC(f(X), U) of a batch, the first term of Eq. (9): n · HSIC(K̃, N U Uᵀ), U a part of N rows.
+
+    K̃ is degree-normalised, Eqs. (5)-(6). With UᵀU = I to the letter it would shrink as 1/n²; times the
+    batch's size and the length of U it is about r, the number of classes, when every class is one point.
+    """
+    return len(z) * hsic_normalized(gaussian_kernel(z, sigma), Factor(math.sqrt(n_rows) * U))
+
+
+def label_term(z: Tensor, Y: Tensor, sigma: float, *, n_classes: int) -> Tensor:
+    """HSIC(f(X_l), Y) of a batch, the second term of Eq. (9): m r HSIC(K, Y Yᵀ), K as it is (section III.A).
+
+    HSIC(K, Y Yᵀ) is about 1/m when each of m classes is one point, where the first term is about r. Times
+    m r both have the same greatest value and λ says how much more the labels count, however many classes.
+    """
+    return Y.shape[1] * n_classes * hsic(gaussian_kernel(z, sigma), Factor(Y))
 
 
 def wanted_classes(options: DiscoverOptions) -> int:
