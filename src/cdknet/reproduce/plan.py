@@ -87,9 +87,9 @@ _LEARNING_RATES = {"mnist": 0.01, "fashion-mnist": 0.01, "cifar-100": 0.0001}
 BUDGETS = {
     "quick": (
         "Stage 1 ends when held-out old samples are right at .8 or no longer get better "
-        "for 2 epochs, after 8 epochs at most (rf-50-sim, which learns more slowly: 25); stage 2 takes at most 20 rounds and ends when U stops "
-        "turning; stage 3 takes 400 steps of 128 samples. Adam at .001 throughout, bfloat16 where the "
-        "processor has it. The same for every method of the paper."
+        "for 2 epochs, after 8 epochs at most (rf-50-sim, which is slower to learn: 25); stage 2 takes at "
+        "most 20 rounds and ends when U stops turning; stage 3 takes 400 steps of 128 samples. Adam at "
+        ".001 throughout, bfloat16 where the processor has it. The same for every method of the paper."
     ),
     "paper": (
         "Table II's epochs in full, no early stop, section VI.C's learning rates (rf-50-sim, wifi-csi-30 and "
