@@ -1,5 +1,6 @@
 """The three stages: one contract for all, then what each of them promises."""
 
+import math
 import sys
 
 import numpy as np
@@ -221,18 +222,19 @@ def test_early_stopping_keeps_the_best_epoch_and_off_keeps_the_last():
 # Stage 2
 
 
-@pytest.mark.parametrize(("n_old", "n_classes", "each"), [(5, 10, 30), (35, 50, 12), (70, 100, 8)])
-def test_both_terms_weigh_the_same_when_every_class_is_one_point(n_old, n_classes, each):
-    """However many classes and samples: lambda alone says how much more the labels count."""
+@pytest.mark.parametrize(("n_classes", "each"), [(3, 40), (10, 30), (50, 12)])
+def test_the_terms_of_eq_9_weigh_rows_of_equal_length_however_many_classes(n_classes, each):
+    """When every class is one point: r eigenvalues of 1, less the centred one, and r/m (1 - 1/m) for m labels."""
     labels = torch.arange(n_classes).repeat(each)
-    z = torch.eye(n_classes)[labels]
-    old = labels < n_old
-    U = spectral_embedding(z, n_classes, 0.1).vectors
-    half = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[: len(z) // 2]
-    by_labels = float(label_term(z[old], z[old, :n_old], 0.1, n_classes=n_classes))
-    assert by_labels == pytest.approx(n_classes, rel=0.2)
-    assert cluster_term(z, U, 0.1, n_rows=len(z)) == pytest.approx(by_labels, rel=0.15)
-    assert cluster_term(z[half], U[half], 0.1, n_rows=len(z)) == pytest.approx(by_labels, rel=0.35)
+    Y = torch.eye(n_classes)[labels]
+    n = len(Y)
+    U = spectral_embedding(Y, n_classes, 0.1).vectors
+    scaled = math.sqrt(n / n_classes) * U
+    assert float(scaled.square().sum(dim=1).mean()) == pytest.approx(float(Y.square().sum(dim=1).mean()))
+    assert float(cluster_term(Y, U, 0.1, n_rows=n)) == pytest.approx(n_classes - 1, rel=0.05)
+    assert float(label_term(Y, Y, 0.1, n_classes=n_classes)) == pytest.approx(1 - 1 / n_classes, rel=0.05)
+    half = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: n // 2]
+    assert float(cluster_term(Y[half], U[half], 0.1, n_rows=n)) == pytest.approx(n_classes - 1, rel=0.35)
 
 
 @pytest.mark.parametrize("label_weight", [0.0, 0.5, 10.0, float("inf")])

@@ -159,21 +159,21 @@ def discover(
 
 
 def cluster_term(z: Tensor, U: Tensor, sigma: float, *, n_rows: int) -> Tensor:
-    """HSIC(f(X), U) of a batch, the first term of Eq. (9): n · HSIC(K̃, N U Uᵀ), U a part of N rows.
+    """HSIC(f(X), U) of a batch, the first term of Eq. (9): n HSIC(K̃, N U Uᵀ), where U is a part of N rows.
 
     K̃ is degree-normalised, Eqs. (5)-(6). With UᵀU = I to the letter it would shrink as 1/n²; times the
-    batch's size and the length of U it is about r, the number of classes, when every class is one point.
+    batch and the length of U it is the sum of the r top eigenvalues of K̃, r when every class is one point.
     """
     return len(z) * hsic_normalized(gaussian_kernel(z, sigma), Factor(math.sqrt(n_rows) * U))
 
 
 def label_term(z: Tensor, Y: Tensor, sigma: float, *, n_classes: int) -> Tensor:
-    """HSIC(f(X_l), Y) of a batch, the second term of Eq. (9): m r HSIC(K, Y Yᵀ), K as it is (section III.A).
+    """HSIC(f(X_l), Y) of a batch, the second term of Eq. (9): r HSIC(K, Y Yᵀ), K as it is (section III.A).
 
-    HSIC(K, Y Yᵀ) is about 1/m when each of m classes is one point, where the first term is about r. Times
-    m r both have the same greatest value and λ says how much more the labels count, however many classes.
+    Times r, as the rows of √N U have a squared length of r in the mean and those of Y have 1: so λ weighs
+    rows of equal length, however many classes there are.
     """
-    return Y.shape[1] * n_classes * hsic(gaussian_kernel(z, sigma), Factor(Y))
+    return n_classes * hsic(gaussian_kernel(z, sigma), Factor(Y))
 
 
 def wanted_classes(options: DiscoverOptions) -> int:
