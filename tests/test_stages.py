@@ -224,7 +224,7 @@ def test_early_stopping_keeps_the_best_epoch_and_off_keeps_the_last():
 
 @pytest.mark.parametrize(("n_classes", "each"), [(3, 40), (10, 30), (50, 12)])
 def test_the_terms_of_eq_9_weigh_rows_of_equal_length_however_many_classes(n_classes, each):
-    """When every class is one point: r eigenvalues of 1, less the centred one, and r/m (1 - 1/m) for m labels."""
+    """When every class is one point: r - 1 eigenvalues of 1; r/m (1 - 1/m) for the labels of m classes."""
     labels = torch.arange(n_classes).repeat(each)
     Y = torch.eye(n_classes)[labels]
     n = len(Y)
