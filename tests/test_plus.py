@@ -1,0 +1,262 @@
+"""Stage 2 of CD-KNet+: its terms, its heads, and how samples are cut into classes."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from cdknet.history import History
+from cdknet.metrics import clustering_accuracy
+from cdknet.networks import embed, unit_length
+from cdknet.options import DiscoverOptions
+from cdknet.stages.discover import (
+    agreed_labels,
+    cluster,
+    spectral_labels,
+)
+from cdknet.stages.heads import (
+    EVENNESS,
+    SHARPNESS,
+    TEMPERATURE,
+    Heads,
+    balanced_targets,
+    consensus,
+    distilled_loss,
+    head_losses,
+    swapped_loss,
+)
+from cdknet.stages.plus import contrastive_loss, one_cycle, suited, two_cycles
+
+from stagemaker import PROBLEM, TRUTH, plus
+
+
+def test_heads_and_U_enter_after_the_steps_on_views():
+    history = History()
+    plus(
+        options={"spectral_weight": 0.3}, history=history
+    )  # 96 new samples in batches of 64: two steps an epoch
+    assert [row["stage"] for row in history] == ["discover"] * 4
+    assert ["heads" in row for row in history] == [False, False, True, True]
+    assert ["hsic_U" in row for row in history] == [False, False, True, True]
+    assert ["labels" in row for row in history] == [True, True, False, False]  # then heads see them
+    assert all("views" in row for row in history)
+
+
+def test_what_is_left_open_follows_the_kind_of_sample_and_the_number_of_old_classes():
+    picture, recording = (suited(DiscoverOptions(), shape, 5) for shape in ((28, 28), (2, 198)))
+    assert (picture.lead, picture.view_weight, picture.heads) == ("views", 3, 4)
+    assert (recording.lead, recording.view_weight, recording.heads) == ("labels", 0, 0)  # not its message
+    many = suited(DiscoverOptions(), (28, 28), 30)
+    assert (many.lead, many.view_weight, many.heads) == ("labels", 0, 4)
+    asked = suited(DiscoverOptions(view_weight=1.0, heads=2, lead="views"), (2, 198), 30)
+    assert (asked.lead, asked.view_weight, asked.heads) == ("views", 1, 2)
+    assert suited(DiscoverOptions(label_weight=0.0), (28, 28), 30).lead == "views"
+    with pytest.raises(ValueError, match=r"label_weight must be above 0 where labels lead\. Got 0"):
+        suited(DiscoverOptions(label_weight=0.0, lead="labels"), (28, 28), 30)
+
+
+def test_where_labels_lead_each_part_has_its_own_cycle_of_the_rate():
+    shares = torch.linspace(0, 1, 101).tolist()
+    rates = [two_cycles(share, 0.6) for share in shares]
+    assert max(rates) == pytest.approx(1)
+    assert max(rates[60:]) == pytest.approx(0.5, abs=0.01)
+    assert max(rates[59], rates[100]) < 0.01
+    assert rates[:60] == [one_cycle(share / 0.6) for share in shares[:60]]
+    assert two_cycles(1.0, 1.0) == 0  # a single part, at its end
+
+
+def test_where_labels_lead_they_are_learned_first_and_alone():
+    seen, history = [], History()
+
+    def own(x, generator):
+        seen.append(len(x))
+        return x
+
+    n_old = len(PROBLEM.old_rows)
+    plus(views=own, options={"lead": "labels", "label_epochs": 3}, history=history)
+    names = [set(row) - {"stage", "epoch", "seconds"} for row in history]
+    led = names.index({"heads"})
+    assert led > 0
+    assert names == [{"labels"}] * led + [{"heads"}] * (len(names) - led)
+    seen.clear()
+    network = plus(views=own, options={"lead": "labels", "label_epochs": 3, "heads": 0}).network
+    assert 3 * n_old <= sum(seen) < 4 * n_old + 200  # nothing is left to ask of new samples: none is seen
+    assert not network.training
+
+
+def test_a_term_without_weight_is_not_there():
+    history = History()
+    plus(options={"view_weight": 0.0, "heads": 0}, history=history)
+    names = {name for row in history for name in row} - {"stage", "epoch", "seconds"}
+    assert names == {"labels"}
+
+
+def test_a_users_own_views_are_used():
+    calls = []
+
+    def own(x, generator):
+        calls.append(len(x))
+        return x + 0.1 * torch.randn(x.shape, generator=generator)
+
+    plus(views=own, options={"head_steps": 0})
+    assert calls[:3] == [64, 64, 32]  # two views of new samples, one of half as many old ones
+
+
+def test_plus_finds_the_classes():
+    result = plus(options={"view_steps": 60, "head_steps": 60})
+    truth = TRUTH[PROBLEM.new_rows.numpy()]
+    assert clustering_accuracy(truth, result.pseudo_labels.numpy()) > 0.95
+    assert not hasattr(result.network, "heads")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"readout": "spectral"},
+        {"readout": "k-means"},
+        {"readout": "heads"},
+        {"head_targets": "sharpened"},
+        {"view_term": "contrast"},
+        {"heads": 0},
+        {"view_weight": 0.0},
+    ],
+    ids=str,
+)
+def test_plus_finds_the_classes_in_other_ways_too(options):
+    found = plus(options={"view_steps": 60, "head_steps": 60, **options})
+    truth = TRUTH[PROBLEM.new_rows.numpy()]
+    assert clustering_accuracy(truth, found.pseudo_labels.numpy()) > 0.95
+    if "readout" in options:
+        assert found.votes == (options["readout"] == "spectral")  # and where ways agree, the default
+
+
+def on_sphere(generator, *classes):
+    """Rows of unit length, 300 a class. A class is a list of blobs, (centre, width)."""
+
+    def blob(centre, width, n):
+        return torch.tensor(centre) + width * torch.randn(n, len(centre), generator=generator)
+
+    z = torch.cat([blob(*one, 300 // len(blobs)) for blobs in classes for one in blobs])
+    return unit_length(z), np.repeat(np.arange(len(classes)), 300)
+
+
+def test_agreement_does_not_cut_a_class_in_two_for_two_others_that_touch():
+    halves = [([1.0, 0.18, 0.0, 0.0], 0.03), ([1.0, -0.18, 0.0, 0.0], 0.03)]
+    touching = [([0.0, 1.0, 0.45, 0.0], 0.13)], [([0.0, 1.0, -0.45, 0.0], 0.13)]
+    z, truth = on_sphere(torch.Generator().manual_seed(0), halves, *touching)
+    assert clustering_accuracy(truth, agreed_labels(z, 3).numpy()) > 0.98
+    assert clustering_accuracy(truth, spectral_labels(z, 3, neighbors=30).numpy()) < 0.8
+
+
+def test_agreement_follows_long_classes_that_lie_side_by_side():
+    generator = torch.Generator().manual_seed(0)
+    turn = 2.4 * torch.rand(300, generator=generator)
+    arcs = [torch.stack([turn.cos(), turn.sin(), torch.full_like(turn, h)], dim=1) for h in (0.4, -0.4)]
+    z = torch.cat(arcs) + 0.03 * torch.randn(600, 3, generator=generator)
+    truth = np.repeat([0, 1], 300)
+    assert clustering_accuracy(truth, agreed_labels(unit_length(z), 2).numpy()) > 0.98
+    assert clustering_accuracy(truth, cluster(unit_length(z), 2).numpy()) < 0.6
+
+
+def test_where_there_are_many_samples_some_are_labelled_and_the_others_follow(monkeypatch):
+    monkeypatch.setattr(sys.modules["cdknet.stages.discover"], "MOST_VOTERS", 300)
+    z, truth = on_sphere(torch.Generator().manual_seed(0), [([1.0, 0.0, 0.0], 0.1)], [([0.0, 1.0, 0.0], 0.1)])
+    for label in (agreed_labels, spectral_labels):
+        assert clustering_accuracy(truth, label(z, 2).numpy()) == 1
+
+
+def test_the_network_that_plus_leaves_knows_the_old_classes():
+    result = plus(options={"view_steps": 60, "head_steps": 20})
+    logits = embed(result.network, PROBLEM.inputs, PROBLEM.old_rows, normalize=False).logits
+    assert (logits.argmax(1) == PROBLEM.old_targets).float().mean() > 0.95
+
+
+def test_labels_alone_are_not_for_plus():
+    with pytest.raises(ValueError, match="finite"):
+        plus(options={"label_weight": float("inf")})
+
+
+def test_the_learning_rate_rises_and_falls_to_nothing():
+    rates = [one_cycle(share) for share in np.linspace(0, 1, 101)]
+    assert max(rates) == pytest.approx(1) == rates[30]
+    assert rates[0] < 0.05
+    assert rates[-1] < 0.001
+    assert all(np.diff(rates[:31]) > 0)
+    assert all(np.diff(rates[31:]) < 0)
+
+
+def test_balanced_targets_are_distributions_and_even_over_the_classes():
+    logits = 10 * torch.rand(400, 4, generator=torch.Generator().manual_seed(0))
+    Q = balanced_targets(logits, rounds=50)
+    torch.testing.assert_close(Q.sum(dim=1), torch.ones(400))
+    torch.testing.assert_close(Q.mean(dim=0), torch.full((4,), 0.25), atol=1e-3, rtol=0)
+
+
+def test_balanced_targets_leave_a_clear_and_even_answer_alone():
+    logits = 10 * torch.eye(3).repeat(5, 1)
+    torch.testing.assert_close(balanced_targets(logits), torch.eye(3).repeat(5, 1), atol=1e-4, rtol=0)
+
+
+def test_a_class_that_nobody_chooses_gets_its_share():
+    logits = torch.rand(90, 3, generator=torch.Generator().manual_seed(0))
+    logits[:, 2] -= 5
+    assert float(balanced_targets(logits, rounds=20)[:, 2].mean()) == pytest.approx(1 / 3, abs=0.01)
+
+
+def test_swapped_loss_is_cross_entropy_of_one_view_against_the_other():
+    generator = torch.Generator().manual_seed(0)
+    old, new = torch.randn(8, 3, generator=generator), torch.randn(8, 2, generator=generator)
+    answers = torch.cat([old, new], dim=1).log_softmax(dim=1)[:, 3:]
+    first, second = balanced_targets(new[:4]), balanced_targets(new[4:])
+    by_hand = [-(first[i] * answers[4 + i]).sum() - (second[i] * answers[i]).sum() for i in range(4)]
+    torch.testing.assert_close(swapped_loss(old, new), torch.stack(by_hand).mean() / 2)
+
+
+def test_distilled_loss_is_the_swapped_answer_less_the_entropy_of_the_mean():
+    generator = torch.Generator().manual_seed(0)
+    old, new = (torch.randn(8, k, generator=generator) for k in (3, 2))
+    logits = torch.cat([old, new], dim=1)
+    p, q = logits.softmax(dim=1), (logits * TEMPERATURE / SHARPNESS).softmax(dim=1)
+    swapped = [-(q[i] * p[(i + 4) % 8].log()).sum() for i in range(8)]
+    mean = p.mean(dim=0)
+    by_hand = torch.stack(swapped).mean() + EVENNESS * (mean * mean.log()).sum()
+    torch.testing.assert_close(distilled_loss(old, new), by_hand)
+
+
+def test_distilled_loss_is_lowest_for_sure_even_and_steady_answers():
+    sure = torch.eye(2).repeat(4, 1) * 100  # samples 0, 1, 0, 1 in two views
+    none = torch.full((8, 1), -100.0)
+    best = distilled_loss(none, sure)
+    assert float(best) == pytest.approx(-EVENNESS * np.log(2), abs=1e-4)
+    one_class = torch.tensor([[100.0, 0.0]]).repeat(8, 1)
+    assert distilled_loss(none, one_class) > best
+    assert distilled_loss(none, torch.zeros(8, 2)) > best
+
+
+def test_contrastive_loss_asks_for_the_other_view():
+    z = torch.nn.functional.normalize(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
+    by_hand = []
+    for i in range(6):
+        others = torch.tensor([float(z[i] @ z[j]) / 0.5 for j in range(6) if j != i])
+        by_hand.append(others.logsumexp(0) - z[i] @ z[(i + 3) % 6] / 0.5)
+    torch.testing.assert_close(contrastive_loss(z), torch.stack(by_hand).mean())
+
+
+def test_heads_learn_and_agree_whatever_they_call_a_class():
+    torch.manual_seed(0)
+    centers = torch.nn.functional.normalize(torch.randn(4, 8), dim=1)
+    z = torch.nn.functional.normalize(centers.repeat(30, 1) + 0.1 * torch.randn(120, 8), dim=1)
+    truth = torch.arange(4).repeat(30)
+    new, old = z[truth < 2], z[truth >= 2]
+    heads = Heads(8, 2, 2, plain=3, over=1)
+    optimizer = torch.optim.Adam(heads.parameters(), lr=0.05)
+    for _ in range(60):
+        losses = head_losses(heads, torch.cat([new, new]), old, truth[truth >= 2] - 2, 1.0)
+        optimizer.zero_grad()
+        losses.sum().backward()
+        optimizer.step()
+    assert len(losses) == 4
+    found = consensus(heads, new, 2, restarts=3, seed=0)
+    assert clustering_accuracy(truth[truth < 2].numpy(), found.numpy()) == 1
+    assert (heads.old_logits(old).argmax(1) == truth[truth >= 2] - 2).all()
