@@ -57,6 +57,7 @@ PAPER_CANDIDATES: dict[str, dict[str, Any]] = {
     "paper, free, stage 1 to the end": {"normalize_features": False, "enough": 1.0},
     "paper, free, sigma 1": {"normalize_features": False, "sigma_scale": 1.0},
     "paper, free, batch 256": {"normalize_features": False, "discover_batch_size": 256},
+    "paper, sigma .3": {"sigma_scale": 0.3},
     "paper, sigma 1": {"sigma_scale": 1.0},
     "paper, lambda 0": {"label_weight": 0.0},
     "paper, lambda 1": {"label_weight": 1.0},
@@ -148,13 +149,13 @@ ONLY_PLUS = (
     "expand_epochs",
     "replay",
 )
+ONLY_PAPER = ("sigma",)
 
 
 def relevant(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that have a part in a fit: the paper's method knows nothing of views and heads."""
-    if options["method"] == "cd-knet+":
-        return options
-    return {name: value for name, value in options.items() if not name.startswith(ONLY_PLUS)}
+    """The options that have a part in a fit: the paper's method knows no views and heads, ours no such kernel."""
+    others = ONLY_PAPER if options["method"] == "cd-knet+" else ONLY_PLUS
+    return {name: value for name, value in options.items() if not name.startswith(others)}
 
 
 def current_cells(dataset: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:

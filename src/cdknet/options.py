@@ -233,7 +233,7 @@ class DiscoverOptions(Options):
     )
     neighbors: int = option(15, "stage 2: neighbours of a sample where a graph of them is used", least=1)
     sigma_scale: float = option(
-        0.3, "stage 2: width of the Gaussian kernel, in median distances between features", above=0
+        0.45, "stage 2: width of the Gaussian kernel, in median distances between features", above=0
     )
     normalize_features: bool = option(
         True, "put features on the unit sphere before kernels and clustering; off: as the network gives them"
