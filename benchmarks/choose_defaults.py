@@ -153,7 +153,7 @@ ONLY_PAPER = ("sigma",)
 
 
 def relevant(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that have a part in a fit: the paper's method knows no views and heads, ours no such kernel."""
+    """The options that have a part in a fit: the paper's knows no views and heads, ours no such kernel."""
     others = ONLY_PAPER if options["method"] == "cd-knet+" else ONLY_PLUS
     return {name: value for name, value in options.items() if not name.startswith(others)}
 
