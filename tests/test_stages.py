@@ -293,7 +293,7 @@ def test_a_graph_of_neighbours_finds_the_classes_too():
 
 @pytest.mark.parametrize("strategy", ["last", "last-two", "all"])
 def test_expansion_learns_the_pseudo_labels_and_keeps_the_old_classes(strategy):
-    found = second(options={"discover_epochs": 8, "label_weight": 1.0})
+    found = second(options={"discover_epochs": 16, "label_weight": 1.0, "sigma_scale": 0.3})
     options = ExpandOptions(expand_epochs=50, expand_steps=0, expansion=strategy)
     result = expand(found, PROBLEM, options)
     logits = embed(result.network, PROBLEM.inputs, normalize=False).logits
