@@ -10,11 +10,7 @@ from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
 from cdknet.networks import embed, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.stages.discover import (
-    agreed_labels,
-    cluster,
-    spectral_labels,
-)
+from cdknet.stages.discover import agreed_labels, cluster, spectral_labels
 from cdknet.stages.heads import (
     EVENNESS,
     SHARPNESS,
@@ -33,9 +29,8 @@ from stagemaker import PROBLEM, TRUTH, plus
 
 def test_heads_and_U_enter_after_the_steps_on_views():
     history = History()
-    plus(
-        options={"spectral_weight": 0.3}, history=history
-    )  # 96 new samples in batches of 64: two steps an epoch
+    # 96 new samples in batches of 64: two steps an epoch
+    plus(options={"spectral_weight": 0.3}, history=history)
     assert [row["stage"] for row in history] == ["discover"] * 4
     assert ["heads" in row for row in history] == [False, False, True, True]
     assert ["hsic_U" in row for row in history] == [False, False, True, True]

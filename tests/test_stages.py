@@ -183,7 +183,10 @@ def test_the_terms_of_eq_9_weigh_rows_of_equal_length_however_many_classes(n_cla
     scaled = math.sqrt(n / n_classes) * U
     assert float(scaled.square().sum(dim=1).mean()) == pytest.approx(float(Y.square().sum(dim=1).mean()))
     assert float(cluster_term(Y, U, 0.1, n_rows=n)) == pytest.approx(n_classes - 1, rel=0.05)
-    assert float(label_term(Y, Y, 0.1, n_classes=n_classes)) == pytest.approx(1 - 1 / n_classes, rel=0.05)
+    m = 2 * n_classes // 3
+    old = labels < m
+    by_labels = float(label_term(Y[old], Y[old, :m], 0.1, n_classes=n_classes))
+    assert by_labels == pytest.approx(n_classes / m * (1 - 1 / m), rel=0.05)
     half = torch.randperm(n, generator=torch.Generator().manual_seed(0))[: n // 2]
     assert float(cluster_term(Y[half], U[half], 0.1, n_rows=n)) == pytest.approx(n_classes - 1, rel=0.35)
 

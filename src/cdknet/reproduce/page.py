@@ -50,7 +50,8 @@ INTRODUCTION = """\
 
 Written by `cdknet reproduce page` from the lines in `results/reproduce/`; every line is one fit, made by
 `cdknet reproduce` on two CPU cores, and names its options, seed, time and revision. No label of a new
-class entered a fit or a choice. Numbers are over the samples of new classes only, how many there are given:
+class entered a fit; where scores on new classes had been seen before a choice, it is said below. Numbers are
+over the samples of new classes only, how many there are given:
 
 - **ACC**: share of *held-out* samples right under the best one-to-one match of clusters and classes
   (Hungarian).
@@ -143,6 +144,8 @@ def _arithmetic(lines: Lines) -> str:
     """How many cells were trained in which arithmetic; the first ones, in float32, do not say."""
     trained = [line for line in lines.values() if line["cell"]["method"] not in (*BASELINES, *MODERN, *OURS)]
     short = sum(line.get("precision") == "bfloat16" for line in trained)
+    if short == len(trained):
+        return f"All {short} fits of the paper's methods were in bfloat16.\n"
     return (
         f"Of {len(trained)} fits of the paper's methods, {short} were in bfloat16, the others in float32.\n"
     )

@@ -162,7 +162,8 @@ def cluster_term(z: Tensor, U: Tensor, sigma: float, *, n_rows: int) -> Tensor:
     """HSIC(f(X), U) of a batch, the first term of Eq. (9): n HSIC(K̃, N U Uᵀ), where U is a part of N rows.
 
     K̃ is degree-normalised, Eqs. (5)-(6). With UᵀU = I to the letter it would shrink as 1/n²; times the
-    batch and the length of U it is the sum of the r top eigenvalues of K̃, r when every class is one point.
+    batch and the length of U it is the sum of the r top eigenvalues of the centred K̃: r - 1 when every
+    class is one point.
     """
     return len(z) * hsic_normalized(gaussian_kernel(z, sigma), Factor(math.sqrt(n_rows) * U))
 
