@@ -305,7 +305,7 @@ def test_expansion_learns_the_pseudo_labels_and_keeps_the_old_classes(strategy):
     assert clustering_accuracy(TRUTH, logits.argmax(1).numpy()) > 0.95
 
 
-def test_expansion_shows_views_where_there_are_some():
+def test_expansion_shows_views_where_there_are_some_and_then_samples_as_they_are():
     calls = []
 
     def own(x, generator):
@@ -314,8 +314,31 @@ def test_expansion_shows_views_where_there_are_some():
 
     options = ExpandOptions(expand_epochs=2, expand_steps=0)
     result = expand(second(), PROBLEM, options, views=own)
-    assert sum(calls) == 2 * (len(PROBLEM.new_rows) + len(PROBLEM.old_rows))  # all of the old ones too
+    # One of two epochs, and all of the old samples too.
+    assert sum(calls) == len(PROBLEM.new_rows) + len(PROBLEM.old_rows)
     assert not torch.equal(weights(result), weights(expand(second(), PROBLEM, options)))
+
+
+def test_with_views_the_rate_falls_to_nothing_and_every_layer_learns_at_it(monkeypatch):
+    class Watched(torch.optim.Adam):
+        rates = []
+
+        def step(self):
+            self.rates.append([group["lr"] for group in self.param_groups])
+            super().step()
+
+    found = second()
+    monkeypatch.setattr(torch.optim, "Adam", Watched)
+    options, few = ExpandOptions(expand_epochs=3, expand_steps=0), {"batch_size": 96, "learning_rate": 0.01}
+    expand(found, PROBLEM, options, views=lambda x, generator: x, **few)
+    shown = len(PROBLEM.new_rows) + len(PROBLEM.old_rows)
+    steps = 3 * math.ceil(shown / 96)
+    assert len(Watched.rates) == steps
+    for step, (grown, kept) in enumerate(Watched.rates):
+        assert grown == kept == pytest.approx(0.01 * min(1.0, 1.5 * (1 - step / steps)))
+    Watched.rates.clear()
+    expand(found, PROBLEM, options, **few)  # the paper's: a tenth for earlier layers, and no change
+    assert all(pair == pytest.approx([0.01, 0.001]) for pair in Watched.rates)
 
 
 def test_layers_that_did_not_grow_move_slowly():

@@ -154,7 +154,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         expand_epochs: int | None = ExpandOptions.expand_epochs,
         expand_steps: int = ExpandOptions.expand_steps,
         replay: float | None = ExpandOptions.replay,
-        slow_rate: float = ExpandOptions.slow_rate,
+        slow_rate: float | None = ExpandOptions.slow_rate,
         calibrate: bool = TrustOptions.calibrate,
         tune: str = TrustOptions.tune,
         time_budget: str | float | None = TrustOptions.time_budget,

@@ -259,7 +259,7 @@ class ExpandOptions(Options):
     extra_units: float = option(0.25, "stage 3: growth of the penultimate layer, as a share", above=0)
     expand_epochs: int | None = option(
         None,
-        "stage 3: epochs over pseudo-labels and replayed old samples; unset: 30 (paper), 3 (CD-KNet+)",
+        "stage 3: epochs over pseudo-labels and replayed old samples; unset: 30 (paper), 4 (CD-KNet+)",
         least=1,
     )
     expand_steps: int = option(400, "stage 3: but at least this many steps, however few the samples", least=0)
@@ -269,8 +269,11 @@ class ExpandOptions(Options):
         above=0,
         most=1,
     )
-    slow_rate: float = option(
-        0.1, "stage 3: learning rate of layers that did not grow, as a share", least=0, most=1
+    slow_rate: float | None = option(
+        None,
+        "stage 3: learning rate of layers that did not grow, as a share; unset: .1 (paper), 1 (CD-KNet+)",
+        least=0,
+        most=1,
     )
 
 

@@ -15,8 +15,10 @@ from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
 from cdknet.views import Views
 
-EPOCHS, REPLAY = 30, 0.2  # Table II, section VI.C
-EPOCHS_OF_VIEWS, REPLAY_OF_VIEWS = 3, 1.0  # where f already tells classes apart, and views are new each time
+EPOCHS, REPLAY, SLOW = 30, 0.2, 0.1  # Table II, section VI.C
+# With views, where f already tells classes apart; chosen by what held-out samples of old classes are called.
+EPOCHS_OF_VIEWS, REPLAY_OF_VIEWS, SLOW_OF_VIEWS = 4, 1.0, 1.0
+PLAIN_FROM, COOL_FROM = 1 / 2, 1 / 3  # shares of the stage
 
 
 class Expansion(NamedTuple):
@@ -41,9 +43,13 @@ def expand(
 
     Each epoch shows all new samples and a share `replay` of the old ones, drawn afresh: for the cost of one
     fixed share, old classes are remembered by all of their samples. A small set gets more epochs, for at
-    least `expand_steps` steps. Layers that did not grow learn at `slow_rate` of the learning rate. With
-    `views` each sample is shown in a fresh view: wrong pseudo-labels are then not learned by heart. Not for
-    the strategy `none`, which has no stage 3.
+    least `expand_steps` steps. Layers that did not grow learn at `slow_rate` of the learning rate.
+
+    With `views` the first half of the stage shows each sample in a fresh view, so that wrong pseudo-labels
+    are not learned by heart; the second half shows the samples as they are, which is how they will come
+    when a class is asked for. The learning rate then falls from a third of the stage on.
+
+    Not for the strategy `none`, which has no stage 3.
     """
     if options.expansion == "none":
         raise ValueError("Stage 3 needs an expansion strategy. Got 'none'. Leave the stage out instead.")
@@ -79,10 +85,14 @@ def teach(
 ) -> Expansion:
     """Train a grown network: `targets_of_new` are the classes of `problem.new_rows`. Changes it in place."""
     network, grown, kept = growth
-    groups = [{"params": grown, "lr": learning_rate}]
-    if kept and options.slow_rate > 0:
-        groups.append({"params": kept, "lr": learning_rate * options.slow_rate})
+    slow_rate = options.slow_rate
+    if slow_rate is None:
+        slow_rate = SLOW if views is None else SLOW_OF_VIEWS
+    groups, rates = [{"params": grown}], [learning_rate]
+    if kept and slow_rate > 0:
+        groups, rates = [*groups, {"params": kept}], [*rates, learning_rate * slow_rate]
     optimizer = torch.optim.Adam(groups)
+    _set_rates(optimizer, rates)
     loop = Loop(stage, network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     epochs = options.expand_epochs or (EPOCHS if views is None else EPOCHS_OF_VIEWS)
@@ -96,9 +106,14 @@ def teach(
         targets = torch.cat([problem.old_targets[replayed], targets_of_new])
         network.train()
         total, right = 0.0, 0
-        for batch in loop.ticking(batches(len(rows), batch_size, generator), limit=limit):
+        parts = batches(len(rows), batch_size, generator)
+        for index, batch in enumerate(loop.ticking(parts, limit=limit)):
             x = problem.inputs.take(rows[batch], network.device)
-            logits = network(x if views is None else views(x, generator))
+            if views is not None:
+                share = loop.share(limit, index / len(parts))
+                x = views(x, generator) if share < PLAIN_FROM else x
+                _set_rates(optimizer, [rate * cooled(share) for rate in rates])
+            logits = network(x)
             target = targets[batch].to(network.device)
             loss = nn.functional.cross_entropy(logits, target)
             optimizer.zero_grad()
@@ -111,3 +126,13 @@ def teach(
     loop.run(limit, epoch)
     loop.finish()
     return Expansion(network.eval())
+
+
+def cooled(share: float) -> float:
+    """Learning rate, as a share of its start, when `share` of stage 3 is done: it falls to 0 in the end."""
+    return min(1.0, (1 - share) / (1 - COOL_FROM))
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
