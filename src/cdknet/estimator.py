@@ -23,6 +23,7 @@ from cdknet.data.openworld import UNLABELED, HiddenTruth
 from cdknet.history import History, Watcher
 from cdknet.inputs import Inputs, check_X
 from cdknet.labels import Labels, encode_labels, new_names
+from cdknet.model import Blueprint, Model, device_of
 from cdknet.networks import embed
 from cdknet.options import (
     ALL_OPTIONS,
@@ -34,14 +35,15 @@ from cdknet.options import (
     check_choice,
     seconds_of,
 )
-from cdknet.pipeline import Blueprint, Fitted, Model, Parts, run_stages
-from cdknet.readout import Centers, Neighbors, Readout
+from cdknet.pipeline import Fitted, Parts, run_stages
 from cdknet.rehearsal import NoRehearsal, stages_of
 from cdknet.runs import (
     FolderCheckpoint,
     Run,
     StageCache,
     fingerprint,
+    from_plain,
+    plain,
     read_run,
     samples_digest,
     storable,
@@ -401,7 +403,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         if self.checkpoint_dir is None and self.stage_cache is None:
             return None
         apart = ("checkpoint_dir", "stage_cache", "watchers", "device", "random_state")
-        job = {k: _plain(v) for k, v in params.items() if k not in apart}
+        job = {k: plain(v) for k, v in params.items() if k not in apart}
         job |= {"seed": seed, "data": fingerprint(X, labels.targets), "cdknet": cdknet.__version__}
         kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
         if self.stage_cache is None or self.time_budget is not None or self.tune != "off":
@@ -500,24 +502,19 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             raise ValueError(f"ids must name every sample ({len(self.labels_)}). Got {len(names)}.")
         new = np.isin(self.labels_, self.classes_[-self.n_new_classes_ :])
         columns = zip(names, self.labels_, self.given_, new, self.confidence_, strict=True)
-        weights = {f"network.{k}": v.cpu().numpy() for k, v in self.model_.network.state_dict().items()}
-        readout = self.model_.readout
-        if isinstance(readout, Centers):
-            weights["centers"] = readout.points.numpy()
-        elif isinstance(readout, Neighbors):
-            weights |= {"voters": readout.points.numpy(), "votes": readout.labels.numpy()}
+        weights = self.model_.arrays()
         if self.spectral_embedding_ is not None and self.spectral_rows_ is not None:
             weights["spectral_embedding"] = self.spectral_embedding_
             weights["spectral_rows"] = self.spectral_rows_
         weights["pseudo_labels"] = self.pseudo_labels_
         return Run(
             config={
-                "options": {k: _plain(v) for k, v in self.checked_params().items() if k not in _UNSAVED},
+                "options": {k: plain(v) for k, v in self.checked_params().items() if k not in _UNSAVED},
                 "blueprint": self.blueprint_._asdict(),
                 "classes": self.classes_.tolist(),
                 "n_features_in": self.n_features_in_,
                 "seed": self.seed_,
-                "scale": readout.scale if isinstance(readout, Centers) else 1.0,
+                "scale": self.model_.scale,
                 "validation_accuracy": self.validation_accuracy_,
                 "chosen": self.chosen_,
                 "spent": self.spent_,
@@ -578,7 +575,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         try:
             config = run.config
             known = {f for f in cls().get_params() if f not in _UNSAVED}
-            options = {k: _from_plain(v) for k, v in config["options"].items() if k in known}
+            options = {k: from_plain(v) for k, v in config["options"].items() if k in known}
             new = cls(**options, encoder=encoder, device=device)
             blueprint = Blueprint(
                 **{**config["blueprint"], "sample_shape": tuple(config["blueprint"]["sample_shape"])}
@@ -606,23 +603,15 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         network = blueprint.build(encoder)
         if len(classes) != blueprint.n_old_classes + blueprint.n_new_classes:
             raise ValueError(f"The run must name each of its classes. Got {len(classes)} names.")
-        state = {
-            k.removeprefix("network."): torch.from_numpy(v) for k, v in weights.items() if k[:8] == "network."
-        }
-        try:
-            network.load_state_dict(state)
-        except RuntimeError as error:
-            raise ValueError(f"The run's weights must fit its network. Got {error}.") from None
-        readout: Readout | None = None
-        if "centers" in weights:
-            readout = Centers(torch.from_numpy(weights["centers"]), scale)
-        elif "voters" in weights and "votes" in weights:
-            voters, votes = (torch.from_numpy(weights[k]) for k in ("voters", "votes"))
-            if len(voters) != len(votes) or not 0 <= int(votes.min()) <= int(votes.max()) < len(classes):
-                raise ValueError("The run must have a class for each voter. Got votes that do not fit.")
-            readout = Neighbors(voters, votes, len(classes), new.neighbors)
-        network.to(device_of(device)).eval()
-        new.model_, new.blueprint_ = Model(network, new.normalize_features, readout), blueprint
+        new.blueprint_ = blueprint
+        new.model_ = Model.from_arrays(
+            weights,
+            network.to(device_of(device)),
+            n_classes=len(classes),
+            normalize=new.normalize_features,
+            scale=scale,
+            neighbors=new.neighbors,
+        )
         new.classes_, new.n_new_classes_ = classes, blueprint.n_new_classes
         return new
 
@@ -648,32 +637,3 @@ def _seed_of(random_state: int | np.random.RandomState | None) -> int:
     raise ValueError(
         f"random_state must be None, a whole number >= 0 or a RandomState. Got {random_state!r}."
     )
-
-
-def device_of(device: str) -> torch.device:
-    """The device of that name, if it is there; auto: a GPU if there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)  # is it there?
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError):
-        raise ValueError(
-            f"device must be auto, cpu, cuda or cuda:N, and be there. Got {device!r}. Use auto or cpu."
-        ) from None
-    return chosen
-
-
-def _plain(value: Any) -> Any:
-    """An option's value as JSON can hold it."""
-    if isinstance(value, float) and value == float("inf"):
-        return "inf"
-    if isinstance(value, np.generic):
-        return value.item()
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    return type(value).__name__
-
-
-def _from_plain(value: Any) -> Any:
-    return float("inf") if value == "inf" else value

@@ -11,15 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from cdknet.history import History
-from cdknet.inputs import Inputs, input_statistics
+from cdknet.inputs import input_statistics
+from cdknet.model import Blueprint, Model
 from cdknet.networks import (
-    Embedded,
     Network,
     Projection,
     build_network,
     choose_architecture,
     embed,
-    grow,
     has_bfloat16,
 )
 from cdknet.options import DiscoverOptions, ExpandOptions, NetworkOptions, PretrainOptions
@@ -47,55 +46,6 @@ STAGE_2: dict[str, Callable[..., Discovery]] = {
     "dac": discover_dac,
     "pairwise": discover_pairwise,
 }
-
-
-class Blueprint(NamedTuple):
-    """All that is needed to build a network anew before its weights are loaded. Plain JSON values."""
-
-    architecture: str  # "encoder" for a user's own
-    sample_shape: tuple[int, ...]
-    statistics_size: int
-    feature_size: int | None
-    n_old_classes: int
-    n_new_classes: int
-    expansion: str
-    extra_units: float
-
-    def build(self, encoder: nn.Module | None = None) -> Network:
-        """A network of this shape, with weights of no meaning."""
-        own = self.architecture == "encoder"
-        if own != (encoder is not None):
-            raise ValueError(
-                "This model was made with an encoder of your own: give an untrained one as encoder=."
-                if own
-                else "This model was made with a built-in network: leave encoder out."
-            )
-        network = build_network(
-            self.sample_shape,
-            self.n_old_classes,
-            architecture="auto" if own else self.architecture,
-            encoder=encoder,
-            feature_size=self.feature_size,
-            statistics=(torch.zeros(self.statistics_size), torch.ones(self.statistics_size)),
-        )
-        if self.expansion == "none":
-            return network
-        return grow(network, self.expansion, self.n_new_classes, self.extra_units).network
-
-
-class Model(NamedTuple):
-    """What predicts: the expanded network, or, without expansion, a read-out of f(x)."""
-
-    network: Network
-    normalize: bool
-    readout: Readout | None = None  # None where the network has all outputs
-
-    def apply(self, inputs: Inputs) -> Embedded:
-        """Features f(x) and logits over old and new classes, of every sample."""
-        features, logits = embed(self.network, inputs, normalize=self.normalize)
-        if self.readout is not None:
-            logits = self.readout.logits(features)
-        return Embedded(features, logits)
 
 
 class Fitted(NamedTuple):

@@ -77,6 +77,22 @@ def samples_digest(X: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
+def plain(value: Any) -> Any:
+    """An option's value as JSON can hold it."""
+    if isinstance(value, float) and value == float("inf"):
+        return "inf"
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    return type(value).__name__
+
+
+def from_plain(value: Any) -> Any:
+    """An option's value from what `plain` made of it."""
+    return float("inf") if value == "inf" else value
+
+
 def check_target(folder: Path, force: bool) -> None:
     """Raise if `folder` may not be written: something is there, and `force` was not said."""
     if folder.exists() and not force:

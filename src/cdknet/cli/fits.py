@@ -181,9 +181,10 @@ def tune(
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
     from cdknet.budget import Budget
-    from cdknet.estimator import ClassDiscovery, device_of
+    from cdknet.estimator import ClassDiscovery
     from cdknet.history import History
     from cdknet.labels import encode_labels
+    from cdknet.model import device_of
     from cdknet.pipeline import Parts
     from cdknet.progress import Bars, CtrlC
     from cdknet.runs import replace_file

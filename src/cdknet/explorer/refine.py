@@ -29,10 +29,11 @@ from cdknet.explorer.folder import OpenedRun, open_run
 from cdknet.explorer.review import JOURNAL, REJECTED, Journal, Review
 from cdknet.history import History, Watcher
 from cdknet.inputs import Inputs
+from cdknet.model import Blueprint, Model
 from cdknet.networks import Growth, Network
 from cdknet.options import DiscoverOptions, ExpandOptions
 from cdknet.pictures import illustrated
-from cdknet.pipeline import Blueprint, Model, stage_3_views
+from cdknet.pipeline import stage_3_views
 from cdknet.readout import MOST_VOTERS, Centers, Neighbors, Readout
 from cdknet.runs import (
     FolderCheckpoint,

@@ -21,7 +21,7 @@ import cdknet
 from cdknet.data import OpenWorldProblem, load
 from cdknet.history import Watcher
 from cdknet.reproduce.plan import TABLES, Cell
-from cdknet.runs import read_jsonl, replace_file
+from cdknet.runs import plain, read_jsonl, replace_file
 
 
 def results_file(results: Path, dataset: str) -> Path:
@@ -94,8 +94,8 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
     line = {
         "key": cell.key,
         "new_classes": [str(c) for c in problem.test_truth.new_classes],
-        "cell": cell._asdict() | {"changes": {k: _plain(v) for k, v in cell.changes}},
-        "options": {k: _plain(v) for k, v in cell.options.items()},
+        "cell": cell._asdict() | {"changes": {k: plain(v) for k, v in cell.changes}},
+        "options": {k: plain(v) for k, v in cell.options.items()},
         "precision": model.chosen_["precision"],
         "train": _rounded(new_class_scores(problem.train_truth, model.labels_)._asdict()),
         "test": _rounded(new_class_scores(problem.test_truth, among_new)._asdict()),
@@ -170,10 +170,6 @@ def _append(path: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def _plain(value: Any) -> Any:
-    return "inf" if value == float("inf") else value
 
 
 def _forget_peak() -> None:
