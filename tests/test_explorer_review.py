@@ -14,17 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdknet.explorer.review import (
-    JOURNAL,
-    MOST_CLASSES,
-    REJECTED,
-    Journal,
-    Review,
-    ReviewError,
-    Stale,
-    change_of,
-    resolve,
-)
+from cdknet.explorer.journal import JOURNAL, Journal, Stale
+from cdknet.explorer.review import MOST_CLASSES, REJECTED, Review, ReviewError, change_of, resolve
 
 N = 24
 
@@ -334,7 +325,7 @@ def test_a_full_disk_leaves_the_state_and_the_file_as_they_were(tmp_path, monkey
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cdknet.explorer.review.os.fsync", full)
+    monkeypatch.setattr("cdknet.explorer.journal.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         do(j, kind="rename", **{"class": 3}, name="y")
     assert (tmp_path / JOURNAL).read_bytes() == before
@@ -348,7 +339,8 @@ WRITER = """
 import sys
 import numpy as np
 from pathlib import Path
-from cdknet.explorer.review import JOURNAL, Journal, Review, Stale
+from cdknet.explorer.journal import JOURNAL, Journal, Stale
+from cdknet.explorer.review import Review
 
 start = Review.start(np.arange(24) % 5, ["a", "b", "c", "new-1", "new-2"], 3)
 j = Journal(Path(sys.argv[1]) / JOURNAL, start, "run")

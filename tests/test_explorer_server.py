@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from cdknet.explorer.doorkeeper import CSP, LARGEST_BODY
 from cdknet.explorer.folder import open_run
-from cdknet.explorer.server import CSP, LARGEST_BODY, Explorer
+from cdknet.explorer.server import Explorer
 from cdknet.explorer.session import Session, read_truth
 
 from runmaker import make_run

@@ -7,7 +7,7 @@
     labels.csv           a line a sample: its id, label, whether the label was given, is new, confidence
     samples.npy          the samples themselves, where they were kept
     pictures/*.png
-    review.jsonl         what a person changed (`cdknet.explorer.review`); written later, no part of the sums
+    review.jsonl         what a person changed (`cdknet.explorer.journal`); written later, no part of the sums
 
 Nothing here is ever executed: no pickle, plain JSON, safetensors. A folder is written under a temporary
 name and renamed when whole. Reading needs neither torch nor scikit-learn.

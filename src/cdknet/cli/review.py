@@ -50,7 +50,8 @@ def explore(
     """Look at RUN in the browser: name, merge, split and move what was found. Ctrl-C ends it."""
     _check_web()
     session = _session(run, truth, data, reading, read_only=read_only, quiet=as_json)
-    from cdknet.explorer.server import Explorer, is_loopback
+    from cdknet.explorer.doorkeeper import is_loopback
+    from cdknet.explorer.server import Explorer
 
     server = Explorer(session, host=host, port=port)
     if as_json:

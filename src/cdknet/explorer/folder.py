@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.explorer.review import JOURNAL, MOST_CLASSES, REJECTED, Journal, Review
+from cdknet.explorer.journal import JOURNAL, Journal
+from cdknet.explorer.review import MOST_CLASSES, REJECTED, Review
 from cdknet.runs import checked_file, open_samples, read_config, read_npz, replace_file, samples_digest
 
 _DIGITS = re.compile(r"([0-9]+)")

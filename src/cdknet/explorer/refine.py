@@ -26,7 +26,8 @@ from torch import Tensor, nn
 import cdknet
 from cdknet.estimator import ClassDiscovery
 from cdknet.explorer.folder import OpenedRun, open_run
-from cdknet.explorer.review import JOURNAL, REJECTED, Journal, Review
+from cdknet.explorer.journal import JOURNAL, Journal
+from cdknet.explorer.review import REJECTED, Review
 from cdknet.history import History, Watcher
 from cdknet.inputs import Inputs
 from cdknet.model import Blueprint, Model

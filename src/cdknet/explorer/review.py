@@ -1,28 +1,18 @@
-"""What a person changed in a run: classes and assignments, actions on them, and the journal that keeps them.
+"""What a person changed in a run: classes and assignments, and the actions on them.
 
 A `Review` is the state: the class of every sample, and what each class is called. `resolve` turns what a
 person asks for into an action that is complete (ids and parts chosen), `change_of` says what that action does
-to a state, and `Change` can be applied forwards and backwards. All of this is plain data.
-
-`Journal` keeps the actions in `review.jsonl`, a line each, and is the only truth: a state is what its lines
-say. A line is written, flushed and synced before the state moves. A last line that was cut short by a kill is
-cut off. Several processes may share one journal: each takes the file's lock to write, and first reads what
-others have written.
+to a state, and `Change` can be applied forwards and backwards. All of this is plain data;
+`cdknet.explorer.journal` keeps it.
 """
 
 from __future__ import annotations
 
 import base64
-import json
-import os
 import re
-import threading
-import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +21,6 @@ from numpy.typing import NDArray
 REJECTED = 65535  # the class of samples that are noise
 MOST_CLASSES = 60_000  # ids are 16-bit numbers and never used twice
 LONGEST_NAME, LONGEST_NOTE, MOST_PARTS = 100, 4000, 20
-JOURNAL = "review.jsonl"
-FORMAT, VERSION = "cdknet-review", 1
 
 Rows = NDArray[np.int64]
 Ids = NDArray[np.uint16]
@@ -43,17 +31,6 @@ Splitter = Callable[[Rows, int], NDArray[np.integer[Any]]]
 
 class ReviewError(ValueError):
     """An action that cannot be done. The state is as it was."""
-
-
-class Stale(Exception):
-    """An action that was made for an older state than there is now."""
-
-    def __init__(self, revision: int) -> None:
-        super().__init__(
-            f"The review must not have changed since you looked. It has: it is at revision {revision} now. "
-            "Look at the change, then do this again if you still want it."
-        )
-        self.revision = revision
 
 
 @dataclass(frozen=True)
@@ -471,249 +448,3 @@ def _free_names(review: Review, wanted: Sequence[str], stem: str) -> list[str]:
 
 def _count(rows: Rows) -> str:
     return f"{len(rows)} sample{'' if len(rows) == 1 else 's'}"
-
-
-# The journal
-
-
-@dataclass
-class Entry:
-    """One action that was done, and whether it still holds."""
-
-    revision: int
-    when: str
-    summary: str
-    change: Change
-    undone: bool = False
-
-
-@dataclass(frozen=True)
-class Done:
-    """The answer to an action, an undo or a redo."""
-
-    revision: int
-    summary: str
-    samples: int
-    classes: list[int]
-
-
-@dataclass
-class Journal:
-    """A review with its past. Everything that changes it goes through here; safe to share among threads.
-
-    `run` is a digest of what the review is about: a journal of another run is refused.
-    """
-
-    path: Path
-    review: Review
-    run: str
-    revision: int = 0
-    said: str | None = None  # what the last line did, in words
-    entries: list[Entry] = field(default_factory=list)  # every action ever done
-    _done: list[Entry] = field(default_factory=list)  # those an undo would take back, last first to go
-    _undone: list[Entry] = field(default_factory=list)  # those a redo would bring back
-    _offset: int = 0  # bytes of the file that the state stands for
-    _mutex: threading.RLock = field(default_factory=threading.RLock)
-    changed: set[int] = field(default_factory=set)  # classes regrouped since someone last emptied this
-
-    def __post_init__(self) -> None:
-        self.catch_up()
-
-    # Reading
-
-    @property
-    def undo_summary(self) -> str | None:
-        return self._done[-1].summary if self._done else None
-
-    @property
-    def redo_summary(self) -> str | None:
-        return self._undone[-1].summary if self._undone else None
-
-    @contextmanager
-    def at_rest(self) -> Iterator[Journal]:
-        """Hold the state still, with whatever other processes have written."""
-        with self._mutex:
-            self.catch_up()
-            yield self
-
-    def catch_up(self) -> None:
-        """Read whole lines that are not yet in the state. A last line that is not whole is left alone."""
-        with self._mutex:
-            try:
-                size = self.path.stat().st_size
-            except FileNotFoundError:
-                size = 0
-            if size == self._offset:
-                return
-            if size < self._offset:
-                raise ReviewError(
-                    f"{self.path} must only ever grow. It is shorter than it was. Start the explorer again."
-                )
-            with _open_plain(self.path, os.O_RDONLY) as file:
-                file.seek(self._offset)
-                content = file.read()
-            self._read(content)
-
-    def _read(self, content: bytes) -> None:
-        lines = content.split(b"\n")
-        for index, line in enumerate(lines[:-1]):  # what follows the last newline is not a whole line
-            try:
-                entry = json.loads(line)
-                if not isinstance(entry, dict):
-                    raise ValueError("no object")
-            except (ValueError, RecursionError):
-                if index == len(lines) - 2 and not lines[-1]:
-                    return  # a last line of garbage, as a power cut leaves: the next writer cuts it off
-                raise self._damaged("a line that is no JSON") from None
-            self._take(entry)
-            self._offset += len(line) + 1
-
-    def _take(self, entry: dict[str, Any]) -> None:
-        if self._offset == 0:
-            if entry.get("format") != FORMAT or entry.get("version") != VERSION:
-                raise self._damaged(f"{str(entry)[:80]} in its first line")
-            if entry.get("run") != self.run:
-                raise ReviewError(
-                    f"{self.path} must be the review of this run. Got that of another one with other labels. "
-                    "Move it away to begin anew."
-                )
-            return
-        try:
-            if entry["revision"] != self.revision + 1:
-                raise ValueError(f"revision {entry['revision']} after {self.revision}")
-            if "do" in entry:
-                change = change_of(self.review, entry["do"])
-                self._advance(Entry(entry["revision"], str(entry["when"]), change.summary, change))
-            elif "undo" in entry and self._done and self._done[-1].revision == entry["undo"]:
-                self._undo()
-            elif "redo" in entry and self._undone and self._undone[-1].revision == entry["redo"]:
-                self._redo()
-            else:
-                raise ValueError("a line that does not follow")
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
-            raise self._damaged(f"at revision {self.revision + 1}: {error}") from None
-        self.revision += 1
-
-    def _damaged(self, what: str) -> ReviewError:
-        return ReviewError(
-            f"{self.path} must be a whole review. Got {what}. Move it away, or cut it before that line."
-        )
-
-    def _advance(self, entry: Entry) -> None:
-        self.said = entry.summary
-        entry.change.apply(self.review)
-        self.entries.append(entry)
-        self._done.append(entry)
-        self._undone.clear()
-        self.changed.update(entry.change.regrouped)
-
-    def _undo(self) -> Entry:
-        entry = self._done.pop()
-        self.said = f"Undone: {entry.summary}"
-        entry.change.revert(self.review)
-        entry.undone = True
-        self._undone.append(entry)
-        self.changed.update(entry.change.regrouped)
-        return entry
-
-    def _redo(self) -> Entry:
-        entry = self._undone.pop()
-        self.said = f"Done again: {entry.summary}"
-        entry.change.apply(self.review)
-        entry.undone = False
-        self._done.append(entry)
-        self.changed.update(entry.change.regrouped)
-        return entry
-
-    # Writing
-
-    def do(self, revision: int, asked: Mapping[str, Any], splitter: Splitter) -> Done:
-        """Do what was asked for the state of `revision`, or raise `Stale` if it is no longer that."""
-        with self._writing(revision) as file:
-            action = resolve(self.review, asked, splitter)
-            change = change_of(self.review, action)
-            when = _now()
-            self._append(file, {"revision": revision + 1, "when": when, "do": action})
-            self._advance(Entry(revision + 1, when, change.summary, change))
-            return self._answer(change)
-
-    def undo(self, revision: int) -> Done:
-        with self._writing(revision) as file:
-            if not self._done:
-                raise ReviewError("There must be an action to undo. Got none.")
-            self._append(file, {"revision": revision + 1, "when": _now(), "undo": self._done[-1].revision})
-            return self._answer(self._undo().change)
-
-    def redo(self, revision: int) -> Done:
-        with self._writing(revision) as file:
-            if not self._undone:
-                raise ReviewError("There must be an undone action to redo. Got none.")
-            self._append(file, {"revision": revision + 1, "when": _now(), "redo": self._undone[-1].revision})
-            return self._answer(self._redo().change)
-
-    def _answer(self, change: Change) -> Done:
-        self.revision += 1
-        return Done(self.revision, self.said or "", len(change.rows), change.touched)
-
-    @contextmanager
-    def _writing(self, revision: int) -> Iterator[Any]:
-        """The file, locked against other processes, read to its end, and cut to its last whole line."""
-        with (
-            self._mutex,
-            _open_plain(self.path, os.O_RDWR | os.O_CREAT) as file,
-            _locked(file),
-        ):
-            self.catch_up()
-            if file.seek(0, os.SEEK_END) != self._offset:
-                file.truncate(self._offset)
-            if revision != self.revision:
-                raise Stale(self.revision)
-            if self._offset == 0:
-                self._append(file, {"format": FORMAT, "version": VERSION, "run": self.run})
-            yield file
-
-    def _append(self, file: Any, entry: dict[str, Any]) -> None:
-        line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
-        try:
-            file.seek(self._offset)
-            rest = memoryview(line)
-            while rest:
-                rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(self._offset)
-            raise
-        self._offset += len(line)
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-
-
-def _open_plain(path: Path, flags: int) -> Any:
-    """Open a file of the run, never through a link. Unbuffered, so that a line is written at once."""
-    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0), 0o644)
-    return os.fdopen(descriptor, "r+b" if flags & os.O_RDWR else "rb", buffering=0)
-
-
-@contextmanager
-def _locked(file: Any) -> Iterator[None]:
-    """Other processes wait here until this one is done. A killed one lets go by itself."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        import msvcrt
-
-        file.seek(2**62)  # any byte will do, as long as all take the same
-        msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined, unused-ignore]
-        try:
-            yield
-        finally:
-            file.seek(2**62)
-            msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)  # type: ignore[attr-defined, unused-ignore]
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)

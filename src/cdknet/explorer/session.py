@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
-from cdknet.explorer.review import REJECTED, Done, Review
+from cdknet.explorer.journal import Done
+from cdknet.explorer.review import REJECTED, Review
 from cdknet.explorer.samples import Drawer, kind_of
 from cdknet.options import ALL_OPTIONS
 
