@@ -10,7 +10,7 @@ from scipy.stats import ttest_rel
 from cdknet.cli import main
 from cdknet.options import ALL_OPTIONS
 from cdknet.reproduce import paper
-from cdknet.reproduce.page import Claim, p_greater, page, paired, spread, verdict
+from cdknet.reproduce.page import Claim, p_greater, page, paired, read_classifiers, spread, verdict
 from cdknet.reproduce.plan import (
     ABLATIONS,
     BUDGETS,
@@ -195,6 +195,15 @@ def test_the_page_begins_with_the_best_of_each_kind():
     ]
 
 
+def test_old_classes_are_compared_with_a_classifier_of_the_same_network_and_seeds():
+    cells = [Cell("mnist", "cd-knet+-exp", seed) for seed in range(3)]
+    lines = {cell.key: line(cell, 0.9) | {"old_among_old": 0.97 + cell.seed / 100} for cell in cells}
+    plain = {"set": "mnist", "network": "small", "accuracy": 0.99}
+    text = page(lines, (), [plain | {"seed": 0}, plain | {"seed": 1}, plain | {"network": "auto", "seed": 2}])
+    row = next(r for r in text.splitlines() if r.startswith("| MNIST") and "-0.015" in r)
+    assert row.split(" | ")[1:] == ["2", ".990 ± .000", ".975 ± .007", "-0.015", ".900 ± .000 |"]
+
+
 def test_a_claim_is_tested_over_the_seeds_that_both_sides_have():
     claim = Claim("", ("cd-knet-exp", {}), ("sscd-exp", {}))
     rng = np.random.default_rng(0)
@@ -238,5 +247,6 @@ def test_the_committed_page_is_up_to_date():
     committed = (ROOT / "docs" / "results.md").read_text()
     pictures = [f"pictures/{name}.png" for name in ("fig3", "fig4", "fig5")]
     shown = [name for name in pictures if f"]({name})" in committed]
-    assert committed == page(read_results(ROOT / "results"), shown)
+    results = ROOT / "results"
+    assert committed == page(read_results(results), shown, read_classifiers(results))
     assert all((ROOT / "docs" / name).is_file() for name in shown)

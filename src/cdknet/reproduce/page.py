@@ -28,7 +28,7 @@ from cdknet.reproduce.plan import (
     plain_cell,
 )
 from cdknet.reproduce.runner import read_results
-from cdknet.runs import replace_file
+from cdknet.runs import read_jsonl, replace_file
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -113,11 +113,17 @@ def write_page(results: Path, docs: Path) -> Path:
     path = docs / "results.md"
     docs.mkdir(parents=True, exist_ok=True)
     pictures = [f"pictures/{p.name}" for p in drawn if p.suffix == ".png"]
-    replace_file(path, page(lines, pictures).encode())
+    replace_file(path, page(lines, pictures, read_classifiers(results)).encode())
     return path
 
 
-def page(lines: Lines, pictures: Sequence[str] = ()) -> str:
+def read_classifiers(results: Path) -> list[Mapping[str, Any]]:
+    """What plain classifiers of the old classes reached: the lines of benchmarks/supervised.py."""
+    path = results / "supervised.jsonl"
+    return list(read_jsonl(path)) if path.exists() else []
+
+
+def page(lines: Lines, pictures: Sequence[str] = (), classifiers: Sequence[Mapping[str, Any]] = ()) -> str:
     """The whole page as Markdown."""
     parts = [INTRODUCTION]
     budgets = sorted({line["cell"]["budget"] for line in lines.values()}, reverse=True)
@@ -130,7 +136,7 @@ def page(lines: Lines, pictures: Sequence[str] = ()) -> str:
             _lambdas(here, budget),
             _expansion(here, budget),
         ]
-        tables += [_ablation(here, budget), _splits(here, budget)]
+        tables += [_old_classes(here, budget, classifiers), _ablation(here, budget), _splits(here, budget)]
         parts += [f"# Budget `{budget}`\n", _arithmetic(here), *[t for t in tables if t]]
     parts.append(_claims(lines))
     parts.append(REMARKS)
@@ -291,6 +297,38 @@ def _expansion(lines: Lines, budget: str) -> str:
         "## Table VI: MNIST before and after expansion\n",
         "Purity of new classes, accuracy of old ones; the paper's in brackets.\n",
         "| method | seeds | new before | new after | old before | old after |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    return "\n".join([*head, *out, ""])
+
+
+def _old_classes(lines: Lines, budget: str, classifiers: Sequence[Mapping[str, Any]]) -> str:
+    """What CD-KNet+-Exp still knows of the old classes, over the seeds of the plain classifier."""
+    out = []
+    for dataset, title in SETS.items():
+        plain = {
+            c["seed"]: c.get("by_slice", c["accuracy"])
+            for c in classifiers
+            if c["set"] == dataset and c["network"] == "small"
+        }
+        keys = {seed: Cell(dataset, "cd-knet+-exp", seed, budget).key for seed in sorted(plain)}
+        both = [
+            (plain[seed], lines[key]) for seed, key in keys.items() if "old_among_old" in lines.get(key, {})
+        ]
+        if both:
+            alone = [accuracy for accuracy, _ in both]
+            among, among_all = ([line[k] for _, line in both] for k in ("old_among_old", "old_after"))
+            gap = float(np.mean(among) - np.mean(alone))
+            columns = [spread(alone), spread(among), f"{gap:+.3f}", spread(among_all)]
+            out.append(f"| {title} | {len(both)} | {' | '.join(columns)} |")
+    if not out:
+        return ""
+    head = [
+        "## Old classes, against a plain classifier\n",
+        "Held-out samples of old classes: a classifier of these alone with the network of CD-KNet+ "
+        "(`benchmarks/supervised.py --network small`), CD-KNet+-Exp asked which of the old classes it is, "
+        "the difference, and CD-KNet+-Exp with the new classes competing.\n",
+        "| | seeds | plain classifier | CD-KNet+-Exp, among old | difference | among all |",
         "|---|---|---:|---:|---:|---:|",
     ]
     return "\n".join([*head, *out, ""])
