@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import csv
-import hashlib
-import json
 import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,135 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pagemaker import CDKNET, Server, Tab
+
 from runmaker import make_run
 
-ROOT = Path(__file__).parent.parent
-STATIC = ROOT / "src/cdknet/explorer/static"
-WEB = ROOT / "web/src"
-CDKNET = [sys.executable, "-c", "from cdknet.cli import main; main()"]
-
-# --- without a browser
-
-
-def test_the_bundle_is_built_from_the_sources_beside_it() -> None:
-    """The hash that `npm run build` writes into app.js is that of web/src as it is now."""
-    if not WEB.is_dir():
-        pytest.skip("the sources of the page are not here (an installed package)")
-    digest = hashlib.sha256()
-    for path in sorted(p for p in WEB.rglob("*") if p.is_file()):
-        digest.update(f"{path.relative_to(WEB.parent).as_posix()}\n".encode())
-        digest.update(path.read_bytes())
-    first = (STATIC / "app.js").read_text(encoding="utf-8").splitlines()[0]
-    assert digest.hexdigest() in first, "web/src has changed: run `npm ci && npm run build` in web/."
-
-
-def test_the_page_asks_nothing_of_the_network() -> None:
-    text = "".join(
-        (STATIC / name).read_text(encoding="utf-8") for name in ("app.js", "app.css", "index.html")
-    )
-    addresses = set(re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\"'`) ]*", text))
-    assert addresses <= {"http://www.w3.org/2000/svg"}
-
-
-def test_no_text_can_become_markup() -> None:
-    """The sources hold none of the ways by which a string turns into elements or code."""
-    if not WEB.is_dir():
-        pytest.skip("the sources of the page are not here (an installed package)")
-    for path in WEB.rglob("*.ts"):
-        found = re.findall(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|DOMParser",
-            path.read_text(encoding="utf-8"),
-        )
-        assert not found, f"{path.name} uses {found}"
-
-
-# Machado, Oliveira, Fernandes 2009, severity 1
-VISION = {
-    "full": np.eye(3),
-    "protan": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deutan": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-    "tritan": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
-    ),
-}
-
-
-def _linear(hex_colour: str) -> np.ndarray:
-    c = np.array([int(hex_colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
-    return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
-
-
-def _oklab(linear: np.ndarray) -> np.ndarray:
-    lms = np.array(
-        [
-            [0.4122214708, 0.5363325363, 0.0514459929],
-            [0.2119034982, 0.6806995451, 0.1073969566],
-            [0.0883024619, 0.2817188376, 0.6299787005],
-        ]
-    )
-    lab = np.array(
-        [
-            [0.2104542553, 0.7936177850, -0.0040720468],
-            [1.9779984951, -2.4285922050, 0.4505937099],
-            [0.0259040371, 0.7827717662, -0.8086757660],
-        ]
-    )
-    return lab @ np.cbrt(lms @ np.clip(linear, 0, 1))
-
-
-@pytest.mark.parametrize("theme", ["LIGHT", "DARK"])
-def test_class_colours_stay_apart_for_every_kind_of_colour_vision(theme: str) -> None:
-    """0.1 in OKLab is five times the difference that is just seen (0.02); full colour vision gets eight."""
-    if not WEB.is_dir():
-        pytest.skip("the sources of the page are not here (an installed package)")
-    block = re.search(rf"{theme} = \[(.*?)\]", (WEB / "palette.ts").read_text(encoding="utf-8"), re.S)
-    assert block
-    colours = re.findall(r"#[0-9a-f]{6}", block[1])
-    assert len(colours) == 10
-    for vision, matrix in VISION.items():
-        seen = [_oklab(matrix @ _linear(c)) for c in colours]
-        gaps = [np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i]]
-        assert min(gaps) > (0.16 if vision == "full" else 0.1)
-    css = (WEB / "style/base.css").read_text(encoding="utf-8")
-    column = 0 if theme == "LIGHT" else 1
-    assert [m[column] for m in re.findall(r"--c\d: light-dark\((\S+), (\S+)\)", css)] == colours
-
-
-def test_a_class_has_about_the_same_hue_by_day_and_by_night() -> None:
-    if not WEB.is_dir():
-        pytest.skip("the sources of the page are not here (an installed package)")
-    css = (WEB / "style/base.css").read_text(encoding="utf-8")
-    pairs = re.findall(r"--c\d: light-dark\((\S+), (\S+)\)", css)
-    assert len(pairs) == 10
-    for pair in pairs:
-        (_, a, b), (_, c, d) = (_oklab(_linear(colour)) for colour in pair)
-        turn = np.degrees(np.arctan2(b, a) - np.arctan2(d, c))
-        assert abs((turn + 180) % 360 - 180) < 36, pair
-
-
-def _contrast(a: str, b: str) -> float:
-    y = sorted(float(_linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (a, b))
-    return (y[1] + 0.05) / (y[0] + 0.05)
-
-
-def test_text_meets_wcag_aa_in_both_themes() -> None:
-    if not WEB.is_dir():
-        pytest.skip("the sources of the page are not here (an installed package)")
-    css = (WEB / "style/base.css").read_text(encoding="utf-8")
-    tokens = {m[0]: m[1:] for m in re.findall(r"--([a-z-]+): light-dark\((#\w{6}), (#\w{6})\)", css)}
-    pairs = [(ink, ground) for ink in ("ink", "quiet") for ground in ("paper", "surface", "raised", "sunk")]
-    pairs += [("on-accent", "accent"), ("warm", "warm-soft"), ("accent", "surface"), ("ink", "accent-soft")]
-    for theme in (0, 1):
-        for ink, ground in pairs:
-            assert _contrast(tokens[ink][theme], tokens[ground][theme]) >= 4.5, (ink, ground, theme)
-
-
-# --- with one
-
+WEB = Path(__file__).parent.parent / "web/src"
 CHROMIUM = next((p for p in (os.environ.get("CHROMIUM"), shutil.which("chromium")) if p), None)
 ARGUMENTS = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
 browser_test = pytest.mark.slow
@@ -164,136 +35,6 @@ def browser() -> Iterator[Any]:
         chromium = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield chromium
         chromium.close()
-
-
-class Tab:
-    """A page of the explorer, and what went wrong on it."""
-
-    def __init__(self, browser: Any, **context: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **context)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)  # a machine may be busy; what must come still comes
-        self.troubles: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
-        self.page.on(
-            "dialog", lambda dialog: (self.troubles.append(f"dialog: {dialog.message}"), dialog.dismiss())
-        )
-        self.page.on(
-            "console", lambda m: self.troubles.append(m.text) if "Content Security Policy" in m.text else None
-        )
-        self.page.on("request", lambda request: self.requests.append(request.url))
-
-    def open(self, address: str) -> Tab:
-        self.page.goto(address)
-        self.page.wait_for_selector("#app[data-ready]", timeout=90_000)
-        return self
-
-    def names(self) -> list[str]:
-        return list(self.page.locator(".list .class-name").all_inner_texts())
-
-    def listed(self, name: str, there: bool = True) -> None:
-        """Wait until the list of classes has this name, or has it no more."""
-        row = self.page.locator(".list .class-name", has_text=re.compile(f"^{re.escape(name)}$"))
-        row.wait_for(state="visible" if there else "detached")
-
-    def choose(self, name: str) -> None:
-        self.page.locator(".class-main", has_text=re.compile(f"^{re.escape(name)}")).first.click()
-        self.page.locator(".panel-title", has_text=name).wait_for()
-
-    def press(self, key: str) -> None:
-        self.page.keyboard.press(key)
-
-    def answer(self, text: str) -> None:
-        """Type into the dialog that is open, and say yes."""
-        field = self.page.locator("dialog[open] [data-first]")
-        field.fill(text)
-        field.press("Enter")
-        self.page.locator("dialog[open]").wait_for(state="detached")
-
-    def refused(self, text: str) -> None:
-        """The dialog is still open, and says why."""
-        self.page.locator("dialog[open] .problem", has_text=text).wait_for()
-
-    def leave(self) -> None:
-        """Close the dialog: one Escape is enough."""
-        self.press("Escape")
-        self.page.locator("dialog[open]").wait_for(state="detached")
-
-    def lit(self) -> set[str]:
-        """Names that stand out on the map."""
-        self.page.wait_for_timeout(300)
-        return set(self.page.locator(".map-label.lit:visible").all_inner_texts())
-
-    def said(self, text: str) -> Any:
-        toast = self.page.locator(".toast", has_text=text).last
-        toast.wait_for(timeout=60_000)
-        return toast
-
-    def get(self, path: str) -> Any:
-        return self.page.evaluate("async (p) => (await fetch('api/' + p)).json()", path)
-
-    def array(self, path: str, kind: str) -> np.ndarray:
-        raw = self.page.evaluate(
-            "async (p) => [...new Uint8Array(await (await fetch('api/' + p)).arrayBuffer())]", path
-        )
-        return np.frombuffer(bytes(raw), dtype=kind)
-
-    def places(self, xy: np.ndarray) -> np.ndarray:
-        """Where points of the map are on its canvas, in pixels."""
-        x, y, scale = (float(v) for v in self.page.locator(".map").get_attribute("data-frame").split())
-        box = self.page.locator(".map-canvas").bounding_box()
-        return (xy - (x, y)) * (scale, -scale) + (box["width"] / 2, box["height"] / 2)
-
-    def drawing(self) -> np.ndarray:
-        """What the canvas of the map holds right after it was drawn, RGBA."""
-        width, height, pixels = self.page.evaluate("""async () => {
-            const canvas = document.querySelector(".map-canvas");
-            const { width, height } = canvas;
-            const copy = new OffscreenCanvas(width, height).getContext("2d");
-            document.querySelector("[title^='Whole map']").click();
-            await new Promise((r) => requestAnimationFrame(() => { copy.drawImage(canvas, 0, 0); r(); }));
-            const { data } = copy.getImageData(0, 0, width, height);
-            let text = "";
-            for (let k = 0; k < data.length; k += 8192) {
-                text += String.fromCharCode(...data.subarray(k, k + 8192));
-            }
-            return [width, height, btoa(text)];
-        }""")
-        return np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(height, width, 4)
-
-    def lasso(self, x0: float, y0: float, x1: float, y1: float) -> None:
-        """Draw a box of map coordinates with the lasso."""
-        box = self.page.locator(".map-canvas").bounding_box()
-        corners = np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)])
-        path = np.add(self.places(corners), (box["x"], box["y"])).tolist()
-        mouse = self.page.mouse
-        mouse.move(*path[0])
-        mouse.down()
-        for corner in path[1:]:
-            mouse.move(*corner, steps=6)
-        mouse.up()
-
-
-class Server:
-    """`cdknet explore` as a process of its own."""
-
-    def __init__(self, folder: Path, *arguments: str, port: int = 0) -> None:
-        command = [*CDKNET, "explore", str(folder), "--no-browser", "--json"]
-        self.process = subprocess.Popen(
-            [*command, "--port", str(port), *arguments], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        assert line, "cdknet explore printed no address"
-        self.address: str = json.loads(line)["url"]
-        self.port = int(re.search(r":(\d+)/", self.address)[1])  # type: ignore[index]
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdout
-        self.process.stdout.close()
 
 
 @pytest.fixture
