@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from cdknet.inputs import Inputs, check_X, input_statistics
-from cdknet.networks import build_network, choose_architecture, embed, grow
+from cdknet.networks import PORTION, build_network, choose_architecture, embed, grow
 from cdknet.stages.loop import seeded
 
 SHAPES = {
@@ -127,6 +127,33 @@ def test_a_users_encoder_is_copied_and_frozen_parts_stay():
 def test_what_does_not_fit_is_said(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_a_large_batch_goes_in_portions_where_that_changes_nothing(monkeypatch):
+    x = torch.rand(PORTION + 5, 8, 8)
+    seen = []
+    with seeded(0):
+        apart = build_network((8, 8), 3, architecture="paper-mnist")
+        meeting = build_network((8, 8), 3, architecture="small")
+    for network in (apart, meeting):
+        network.trunk.register_forward_pre_hook(lambda trunk, given: seen.append(len(given[0])))
+    both = []
+    for portion in (PORTION, len(x)):
+        monkeypatch.setattr("cdknet.networks.PORTION", portion)
+        apart.zero_grad()
+        z = apart.eval().features(x)  # without dropout, the slopes are those of the whole batch
+        z.square().sum().backward()
+        both.append([z.detach(), *[weight.grad.clone() for weight in apart.trunk.parameters()]])
+    monkeypatch.undo()
+    for mine, theirs in zip(*both, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    seen.clear()
+    apart.train().features(x)
+    meeting.eval().features(x)
+    assert seen == [PORTION, 5] * 2
+    seen.clear()
+    meeting.train().features(x)  # batch norm: the whole batch counts
+    assert seen == [PORTION + 5]
 
 
 def test_embedding_is_the_same_in_any_batches_and_leaves_the_mode_alone():

@@ -16,10 +16,12 @@ from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cdknet.inputs import Inputs
 
 LARGEST_FLATTENED = 200_000
+PORTION = 128  # samples that go through a trunk at a time on a CPU: up to twice as fast as 1,024 at once
 
 
 class Intake(nn.Module):
@@ -57,6 +59,7 @@ class Network(nn.Module):
         super().__init__()
         self.rectified = rectified  # ReLU after the penultimate layer
         self.in_bfloat16 = False  # while training, the trunk counts in bfloat16
+        self.samples_meet = any(isinstance(layer, _BatchNorm) for layer in trunk.modules())  # in training
         self.intake = intake
         self.trunk = trunk
         self.penultimate: nn.Linear = penultimate
@@ -66,9 +69,16 @@ class Network(nn.Module):
     def features(self, x: Tensor) -> Tensor:  # (n, d)
         short = self.in_bfloat16 and self.training
         with torch.autocast(x.device.type, torch.bfloat16) if short else nullcontext():
-            values = self.trunk(self.intake(x)).flatten(1)
+            values = torch.cat([self.trunk(part).flatten(1) for part in self._portions(self.intake(x))])
         z: Tensor = self.penultimate(values.float() if short else values)
         return torch.relu(z) if self.rectified else z
+
+    def _portions(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The batch in parts that a processor's cache can hold; whole where samples meet, or on a GPU."""
+        if x.device.type != "cpu" or (self.training and self.samples_meet):
+            return (x,)
+        portions: tuple[Tensor, ...] = x.split(PORTION)
+        return portions
 
     def forward(self, x: Tensor) -> Tensor:  # (n, classes)
         return self.classify(self.features(x))
