@@ -45,6 +45,12 @@ SETS = {
     "digits": "scikit-learn's digits, 0-4 known, 5-9 new",
 }
 
+SHOWN = {
+    "fig3": "Held-out digits by t-SNE, coloured by what they are: old classes as dots, new ones as crosses.",
+    "fig4": "Bars: the mean over seeds; dots: each seed.",
+    "fig5": "Lines: the mean over seeds; dots: each seed. At 0 % nothing is fine-tuned: SSCD-Exp.",
+}
+
 INTRODUCTION = """\
 # The paper's experiments, run again
 
@@ -145,7 +151,10 @@ def page(lines: Lines, pictures: Sequence[str] = (), classifiers: Sequence[Mappi
     parts.append(REMARKS)
     if pictures:
         parts.append("## Figures\n")
-        parts += [f"![{name}]({name})\n" for name in pictures]
+        for name in pictures:
+            figure = Path(name).stem
+            parts.append(f"![{TABLES[figure].title}]({name})\n")
+            parts.append(f"{TABLES[figure].title}. {SHOWN[figure]}\n")
     return "\n".join(parts)
 
 
