@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from cdknet.inputs import Inputs
 
 LARGEST_FLATTENED = 200_000
-PORTION = 128  # samples that go through a trunk at a time on a CPU: up to twice as fast as 1,024 at once
+PORTION = 128  # samples that go through a trunk at a time on a CPU: its cache holds what they make
 
 
 class Intake(nn.Module):
