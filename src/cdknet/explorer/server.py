@@ -33,6 +33,7 @@ from cdknet.explorer.review import ReviewError
 from cdknet.explorer.session import FORMATS, NotThere, Session
 
 STATIC = Path(__file__).parent / "static"
+
 # What may be asked. The review itself says what an action must be like; here is its outer form.
 
 

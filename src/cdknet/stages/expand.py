@@ -12,7 +12,7 @@ from cdknet.history import History
 from cdknet.networks import Growth, Network, grow
 from cdknet.options import ExpandOptions
 from cdknet.stages.discover import Discovery
-from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
+from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, set_rates, stratified
 from cdknet.views import Views
 
 EPOCHS, REPLAY, SLOW = 30, 0.2, 0.1  # Table II, section VI.C
@@ -92,7 +92,7 @@ def teach(
     if kept and slow_rate > 0:
         groups, rates = [*groups, {"params": kept}], [*rates, learning_rate * slow_rate]
     optimizer = torch.optim.Adam(groups)
-    _set_rates(optimizer, rates)
+    set_rates(optimizer, *rates)
     loop = Loop(stage, network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
 
     epochs = options.expand_epochs or (EPOCHS if views is None else EPOCHS_OF_VIEWS)
@@ -112,7 +112,7 @@ def teach(
             if views is not None:
                 share = loop.share(limit, index / len(parts))
                 x = views(x, generator) if share < PLAIN_FROM else x
-                _set_rates(optimizer, [rate * cooled(share) for rate in rates])
+                set_rates(optimizer, *[rate * cooled(share) for rate in rates])
             logits = network(x)
             target = targets[batch].to(network.device)
             loss = nn.functional.cross_entropy(logits, target)
@@ -131,8 +131,3 @@ def teach(
 def cooled(share: float) -> float:
     """Learning rate, as a share of its start, when `share` of stage 3 is done: it falls to 0 in the end."""
     return min(1.0, (1 - share) / (1 - COOL_FROM))
-
-
-def _set_rates(optimizer: torch.optim.Optimizer, rates: list[float]) -> None:
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate

@@ -91,6 +91,13 @@ def batches(rows: int, size: int, generator: torch.Generator) -> list[Tensor]:
     return parts
 
 
+def set_rates(optimizer: torch.optim.Optimizer, *rates: float) -> None:
+    """Give each group of weights its learning rate, or all of them the one that there is."""
+    groups = optimizer.param_groups
+    for group, rate in zip(groups, rates if len(rates) > 1 else rates * len(groups), strict=True):
+        group["lr"] = rate
+
+
 def stratified(targets: Tensor, share: float, generator: torch.Generator, *, leave: int = 0) -> Tensor:
     """Positions of a `share` of each class, drawn at random, leaving at least `leave` of it undrawn."""
     drawn = []

@@ -29,7 +29,7 @@ from cdknet.stages.discover import (
     wanted_classes,
 )
 from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses
-from cdknet.stages.loop import Checkpoint, Loop, Problem, derive_seed, seeded
+from cdknet.stages.loop import Checkpoint, Loop, Problem, derive_seed, seeded, set_rates
 from cdknet.views import Views
 
 SIGMA = 0.5  # width of the kernel on the unit sphere
@@ -126,7 +126,7 @@ def discover_plus(
         n_steps = steps_alone if alone else steps
         for step in loop.ticking(list(torch.arange(n_steps)), limit=limit):
             share = loop.share(limit, float(step) / n_steps)
-            _set_rate(optimizer, peak * (two_cycles(share, turn) if labels_lead else one_cycle(share)))
+            set_rates(optimizer, peak * (two_cycles(share, turn) if labels_lead else one_cycle(share)))
             x = None if alone else problem.inputs.take(problem.new_rows[next(new)], device)
             chosen = next(old)
             x_old = problem.inputs.take(problem.old_rows[chosen], device)
@@ -252,8 +252,3 @@ def two_cycles(share: float, turn: float) -> float:
     if share < turn:
         return one_cycle(share / turn)
     return one_cycle((share - turn) / (1 - turn)) / 2 if turn < 1 else 0.0
-
-
-def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = rate
