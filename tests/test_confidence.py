@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from cdknet import ClassDiscovery
 from cdknet.cli import main
-from cdknet.confidence import Map, expected_calibration_error, fit_map, raw_confidence, right_ones
-from cdknet.rehearsal import MOST_ROWS, NoRehearsal, Rehearsal, plan_folds, short_form
+from cdknet.confidence import Map, fit_map, raw_confidence
+from cdknet.metrics import expected_calibration_error
+from cdknet.rehearsal import MOST_ROWS, NoRehearsal, plan_folds, short_form
 from cdknet.runs import read_config
 
 from contracts import blob_problem
@@ -82,19 +83,6 @@ def test_a_map_of_one_outcome_is_sure_but_not_certain(share):
     assert np.isfinite(sure).all()
     assert abs(sure.mean() - share) < 0.05
     assert ((sure > 0) & (sure < 1)).all()
-
-
-def test_the_calibration_error_is_the_gap_of_confidence_and_truth():
-    right = np.arange(100) % 4 > 0
-    assert expected_calibration_error(np.full(100, 0.75), right) == pytest.approx(0)
-    assert expected_calibration_error(np.full(100, 0.95), right) == pytest.approx(0.2)
-    assert expected_calibration_error(np.where(right, 1.0, 0.0), right) == 0
-
-
-def test_right_is_meant_under_the_best_match():
-    found = Rehearsal(np.array([0, 0, 0, 1, 1, 1]), np.array([1, 1, 0, 0, 0, 0]), torch.zeros(6, 2))
-    assert right_ones(found).tolist() == [True, True, False, True, True, True]
-    assert found.accuracy == pytest.approx(5 / 6)
 
 
 # The folds

@@ -11,12 +11,16 @@ from cdknet.data.openworld import HiddenTruth, OpenWorldData, hide_classes
 from cdknet.metrics import (
     ari,
     clustering_accuracy,
+    confidence_scores,
+    expected_calibration_error,
     match_clusters,
+    new_class_confidence,
     new_class_scores,
     nmi,
     old_class_accuracy,
     open_world_report,
     purity,
+    right_under_match,
 )
 
 label_lists = st.integers(1, 40).flatmap(
@@ -125,3 +129,45 @@ def test_hiding_keeps_every_sample_and_marks_only_the_new():
 def test_impossible_hidings_are_refused(classes, message):
     with pytest.raises(ValueError, match=message):
         hide_classes(np.zeros((2, 1)), np.array([3, 4]), classes)
+
+
+# Confidence
+
+
+def test_the_calibration_error_is_the_gap_of_confidence_and_truth():
+    right = np.arange(100) % 4 > 0
+    assert expected_calibration_error(np.full(100, 0.75), right) == pytest.approx(0)
+    assert expected_calibration_error(np.full(100, 0.95), right) == pytest.approx(0.2)
+    assert expected_calibration_error(np.where(right, 1.0, 0.0), right) == 0
+
+
+@given(label_lists)
+def test_right_is_meant_under_the_best_match(pair):
+    assert right_under_match(*pair).mean() == pytest.approx(clustering_accuracy(*pair))
+
+
+def test_right_ones_by_hand():
+    """One-to-one: the samples of a cluster that has no class of its own are wrong."""
+    assert (
+        right_under_match([0, 0, 0, 1, 1, 1], [1, 1, 0, 0, 0, 0]).tolist()
+        == [True, True] + [False] + [True] * 3
+    )
+    assert right_under_match(["a", "a", "a"], [5, 5, 7]).tolist() == [True, True, False]
+
+
+def test_confidence_against_the_truth():
+    truth, labels = np.array([0, 0, 1, 1]), np.array([7, 7, 8, 7])
+    found = confidence_scores(truth, labels, np.array([0.9, 0.8, 0.9, 0.2]))
+    assert found.expected == pytest.approx(0.7)
+    assert found.right == 0.75
+    assert found.ranking == 1  # the wrong one is the least sure
+    assert found.error == pytest.approx((0.2 + 0.2 + 0.2) / 4)
+    assert confidence_scores(truth, truth, np.full(4, 0.5)).ranking is None
+
+
+def test_only_new_classes_count_for_the_confidence_of_new_classes():
+    truth = HiddenTruth(np.array([0, 1, 2, 2]), (2,))
+    found = new_class_confidence(truth, np.array([5, 5, 9, 9]), np.array([0.0, 0.0, 1.0, 0.8]))
+    assert (found.expected, found.right) == (pytest.approx(0.9), 1)
+    with pytest.raises(TypeError, match="HiddenTruth"):
+        new_class_confidence(np.array([0, 1]), np.array([0, 1]), np.ones(2))

@@ -17,7 +17,7 @@ from scipy.special import expit, logit
 from torch import Tensor
 
 from cdknet.history import History
-from cdknet.metrics import match_clusters
+from cdknet.metrics import expected_calibration_error, right_under_match
 from cdknet.pipeline import Parts
 from cdknet.rehearsal import (
     Fold,
@@ -98,23 +98,6 @@ def fit_map(raw: NDArray[np.float64], right: NDArray[np.bool_]) -> Map:
 def _logit(raw: NDArray[np.float64]) -> NDArray[np.float64]:
     value: NDArray[np.float64] = logit(np.clip(raw, EDGE, 1 - EDGE))
     return value
-
-
-def expected_calibration_error(
-    confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = 10
-) -> float:
-    """Mean gap between confidence and share right, over `bins` ranges of confidence of equal width."""
-    which = np.minimum((np.asarray(confidence) * bins).astype(int), bins - 1)
-    gaps = [abs(float((confidence - right)[which == b].sum())) for b in range(bins)]
-    return sum(gaps) / len(confidence)
-
-
-def right_ones(rehearsal: Rehearsal) -> NDArray[np.bool_]:
-    """Which samples are right under the best one-to-one match of clusters and hidden classes."""
-    match = match_clusters(rehearsal.truth, rehearsal.labels)
-    named = np.array([match.get(c, -1) for c in rehearsal.labels.tolist()])
-    right: NDArray[np.bool_] = named == rehearsal.truth
-    return right
 
 
 class Calibration(NamedTuple):
@@ -199,7 +182,10 @@ def calibrate(
 
 
 def _fold_outcome(found: Rehearsal, fold: Fold, number: int, seconds: float) -> Snapshot:
-    raw, right = raw_confidence(found.features, found.labels, len(fold.hidden)), right_ones(found)
+    raw, right = (
+        raw_confidence(found.features, found.labels, len(fold.hidden)),
+        right_under_match(found.truth, found.labels),
+    )
     row = {"stage": "calibrate", "epoch": number + 1, "accuracy": float(right.mean()), "seconds": seconds}
     return Snapshot(1, True, {"raw": torch.from_numpy(raw), "right": torch.from_numpy(right)}, {"row": row})
 

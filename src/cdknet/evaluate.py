@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cdknet.data import HiddenTruth, read_labels
-from cdknet.metrics import OpenWorldReport, Scores, contingency, match_clusters, open_world_report, scores
+from cdknet.metrics import (
+    ConfidenceScores,
+    OpenWorldReport,
+    Scores,
+    confidence_scores,
+    contingency,
+    match_clusters,
+    open_world_report,
+    scores,
+)
 from cdknet.runs import read_run
 
 
@@ -18,6 +27,7 @@ class Evaluation(NamedTuple):
     n_scored: int
     n_unlabelled: int
     scores: Scores
+    confidence: ConfidenceScores
     open_world: OpenWorldReport | None  # where the truth says that some of them are of old classes
     matching: dict[str, str]  # label -> true class
     counts: list[list[int]]  # true class x label
@@ -25,7 +35,7 @@ class Evaluation(NamedTuple):
     labels: list[str]
 
     def as_json(self) -> dict[str, Any]:
-        out = self._asdict() | {"scores": self.scores._asdict()}
+        out = self._asdict() | {"scores": self.scores._asdict(), "confidence": self.confidence._asdict()}
         if self.open_world is not None:
             report = self.open_world
             out["open_world"] = {k: getattr(report, k) for k in ("all", "old", "new")}
@@ -44,6 +54,7 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
         )
     y = np.array([truth[row["id"]] for row in scored])
     labels = np.array([row["label"] for row in scored])
+    sure = np.array([float(row["confidence"]) for row in scored])
     old = {str(c) for c in run.config["classes"][: run.config["blueprint"]["n_old_classes"]]}
     new = tuple(sorted(set(y.tolist()) - old))
     mixed = bool(new) and any(c in old for c in y.tolist())
@@ -52,6 +63,7 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
         n_scored=len(scored),
         n_unlabelled=len(unlabelled),
         scores=scores(y, labels),
+        confidence=confidence_scores(y, labels, sure),
         open_world=open_world_report(HiddenTruth(y, new), labels) if mixed else None,
         matching=match_clusters(y, labels),
         counts=table.counts.tolist(),

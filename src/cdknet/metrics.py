@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, roc_auc_score
 
 from cdknet.data.openworld import HiddenTruth
 
@@ -44,6 +44,14 @@ def match_clusters(truth: ArrayLike, labels: ArrayLike) -> dict[Any, Any]:
     table = contingency(truth, labels)
     rows, columns = linear_sum_assignment(table.counts, maximize=True)
     return dict(zip(table.clusters[columns].tolist(), table.classes[rows].tolist(), strict=True))
+
+
+def right_under_match(truth: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
+    """(n,) which samples are right under the best one-to-one match of clusters and classes."""
+    match = match_clusters(truth, labels)
+    named = np.array([match.get(label, _NOTHING) for label in np.asarray(labels).tolist()], dtype=object)
+    right: NDArray[np.bool_] = named == np.asarray(truth).astype(object)
+    return right
 
 
 def clustering_accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
@@ -94,6 +102,48 @@ def new_class_scores(truth: HiddenTruth, labels: ArrayLike) -> Scores:
     return scores(truth.y[truth.is_new], labels[truth.is_new])
 
 
+def expected_calibration_error(
+    confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = 10
+) -> float:
+    """Mean gap between confidence and share right, over `bins` ranges of confidence of equal width."""
+    which = np.minimum((np.asarray(confidence) * bins).astype(int), bins - 1)
+    gaps = [abs(float((confidence - right)[which == b].sum())) for b in range(bins)]
+    return sum(gaps) / len(confidence)
+
+
+class ConfidenceScores(NamedTuple):
+    """What the confidences of some labels are worth."""
+
+    expected: float  # their mean: the share that was expected to be right
+    right: float  # the share that is
+    error: float  # expected calibration error
+    ranking: float | None  # how often a right sample is surer than a wrong one; None: all right, or none
+
+
+def confidence_scores(
+    truth: ArrayLike, labels: ArrayLike, confidence: NDArray[np.floating[Any]]
+) -> ConfidenceScores:
+    """Confidences of labels against the truth, one entry a sample."""
+    right, sure = right_under_match(truth, labels), np.asarray(confidence, dtype=np.float64)
+    both = right.any() and not right.all()
+    return ConfidenceScores(
+        expected=float(sure.mean()),
+        right=float(right.mean()),
+        error=expected_calibration_error(sure, right),
+        ranking=float(roc_auc_score(right, sure)) if both else None,
+    )
+
+
+def new_class_confidence(
+    truth: HiddenTruth, labels: ArrayLike, confidence: NDArray[np.floating[Any]]
+) -> ConfidenceScores:
+    """The same over the samples of new classes; `labels` and `confidence` have an entry for every sample."""
+    labels, sure = _one_label_each(truth, labels), _one_label_each(truth, confidence)
+    _check_some_new(truth)
+    new = truth.is_new
+    return confidence_scores(truth.y[new], labels[new], sure[new])
+
+
 class OpenWorldReport(NamedTuple):
     """Accuracies under one assignment over all classes, then split."""
 
@@ -111,16 +161,14 @@ def open_world_report(truth: HiddenTruth, labels: ArrayLike) -> OpenWorldReport:
     """
     labels = _one_label_each(truth, labels)
     _check_some_new(truth)
-    matching = match_clusters(truth.y, labels)
-    renamed = np.array([matching.get(label, _NOTHING) for label in labels.tolist()], dtype=object)
-    right = renamed == truth.y.astype(object)
+    right = right_under_match(truth.y, labels)
     old = ~truth.is_new
     return OpenWorldReport(
         all=float(right.mean()),
         old=float(right[old].mean()) if old.any() else None,
         new=float(right[~old].mean()),
         new_scores=new_class_scores(truth, labels),
-        matching=matching,
+        matching=match_clusters(truth.y, labels),
     )
 
 

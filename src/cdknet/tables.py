@@ -62,6 +62,11 @@ def scores_table(title: str, scores: Scores) -> Table:
 
 def evaluation_tables(result: Evaluation) -> list[Table]:
     tables = [scores_table(f"{result.n_scored} of {result.n_unlabelled} unlabelled samples", result.scores)]
+    trust = Table(title="How far the confidence could be trusted", title_justify="left")
+    for name in ("expected right", "right", "calibration error", "right ones surer"):
+        trust.add_column(name, justify="right")
+    trust.add_row(*("-" if v is None else f"{v:.3f}" for v in result.confidence))
+    tables.append(trust)
     if result.open_world is not None:
         split = Table(title="One assignment over all classes", title_justify="left")
         for name in ("all", "old", "new"):
