@@ -10,7 +10,8 @@ from scipy.stats import ttest_rel
 from cdknet.cli import main
 from cdknet.options import ALL_OPTIONS
 from cdknet.reproduce import paper
-from cdknet.reproduce.page import Claim, p_greater, page, paired, read_classifiers, spread, verdict
+from cdknet.reproduce.claims import Claim, p_greater, paired, verdict
+from cdknet.reproduce.page import Studies, page, read_studies, spread
 from cdknet.reproduce.plan import (
     ABLATIONS,
     BUDGETS,
@@ -199,9 +200,17 @@ def test_old_classes_are_compared_with_a_classifier_of_the_same_network_and_seed
     cells = [Cell("mnist", "cd-knet+-exp", seed) for seed in range(3)]
     lines = {cell.key: line(cell, 0.9) | {"old_among_old": 0.97 + cell.seed / 100} for cell in cells}
     plain = {"set": "mnist", "network": "small", "accuracy": 0.99}
-    text = page(lines, (), [plain | {"seed": 0}, plain | {"seed": 1}, plain | {"network": "auto", "seed": 2}])
+    plains = [plain | {"seed": 0}, plain | {"seed": 1}, plain | {"network": "auto", "seed": 2}]
+    text = page(lines, (), Studies(classifiers=plains))
     row = next(r for r in text.splitlines() if r.startswith("| MNIST") and "-0.015" in r)
     assert row.split(" | ")[1:] == ["2", ".990 ± .000", ".975 ± .007", "-0.015", ".900 ± .000 |"]
+
+
+def test_what_fits_expected_of_themselves_stands_beside_what_came_true():
+    fit = {"set": "mnist", "seed": 0, "expected": 0.9, "right": 0.95, "error": 0.05, "rehearsed": [0.8, 1.0]}
+    text = page({}, (), Studies(confidence=[fit | {"ranking": 0.75}, fit | {"seed": 1, "ranking": None}]))
+    row = next(r for r in text.splitlines() if r.startswith("| MNIST"))
+    assert row.split(" | ")[1:] == ["2", *(f"{v} ± .000" for v in (".900", ".900", ".950", ".050")), ".750 |"]
 
 
 def test_a_claim_is_tested_over_the_seeds_that_both_sides_have():
@@ -248,5 +257,5 @@ def test_the_committed_page_is_up_to_date():
     pictures = [f"pictures/{name}.png" for name in ("fig3", "fig4", "fig5")]
     shown = [name for name in pictures if f"]({name})" in committed]
     results = ROOT / "results"
-    assert committed == page(read_results(results), shown, read_classifiers(results))
+    assert committed == page(read_results(results), shown, read_studies(results))
     assert all((ROOT / "docs" / name).is_file() for name in shown)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cdknet.reproduce import paper
+from cdknet.reproduce.claims import claims_table
 from cdknet.reproduce.figures import draw_figures
 from cdknet.reproduce.plan import (
     ABLATIONS,
     BASELINES,
     BUDGETS,
-    DATASETS,
-    IMAGES,
     KNETS,
     MODERN,
     OURS,
@@ -27,7 +26,7 @@ from cdknet.reproduce.plan import (
     Cell,
     plain_cell,
 )
-from cdknet.reproduce.runner import read_results
+from cdknet.reproduce.runner import Lines, read_results, seeds_of
 from cdknet.runs import read_jsonl, replace_file
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_figures", "page", "terminal_table", "write_page"]
 
-Lines = Mapping[str, Mapping[str, Any]]  # by the key of the cell
 SETS = {
     "mnist": "MNIST, 0-4 known, 5-9 new",
     "fashion-mnist": "Fashion-MNIST, 0-4 known, 5-9 new",
@@ -122,17 +120,26 @@ def write_page(results: Path, docs: Path) -> Path:
     path = docs / "results.md"
     docs.mkdir(parents=True, exist_ok=True)
     pictures = [f"pictures/{p.name}" for p in drawn if p.suffix == ".png"]
-    replace_file(path, page(lines, pictures, read_classifiers(results)).encode())
+    replace_file(path, page(lines, pictures, read_studies(results)).encode())
     return path
 
 
-def read_classifiers(results: Path) -> list[Mapping[str, Any]]:
-    """What plain classifiers of the old classes reached: the lines of benchmarks/supervised.py."""
-    path = results / "supervised.jsonl"
-    return list(read_jsonl(path)) if path.exists() else []
+class Studies(NamedTuple):
+    """What benchmarks found beside the cells: lines of their files, none where they have not been run."""
+
+    classifiers: Sequence[Mapping[str, Any]] = ()  # benchmarks/supervised.py
+    confidence: Sequence[Mapping[str, Any]] = ()  # benchmarks/confidence_study.py
 
 
-def page(lines: Lines, pictures: Sequence[str] = (), classifiers: Sequence[Mapping[str, Any]] = ()) -> str:
+NO_STUDIES = Studies()
+
+
+def read_studies(results: Path) -> Studies:
+    files = [results / f"{name}.jsonl" for name in ("supervised", "confidence")]
+    return Studies(*(list(read_jsonl(path)) if path.exists() else [] for path in files))
+
+
+def page(lines: Lines, pictures: Sequence[str] = (), studies: Studies = NO_STUDIES) -> str:
     """The whole page as Markdown."""
     parts = [INTRODUCTION]
     budgets = sorted({line["cell"]["budget"] for line in lines.values()}, reverse=True)
@@ -145,9 +152,13 @@ def page(lines: Lines, pictures: Sequence[str] = (), classifiers: Sequence[Mappi
             _lambdas(here, budget),
             _expansion(here, budget),
         ]
-        tables += [_old_classes(here, budget, classifiers), _ablation(here, budget), _splits(here, budget)]
+        tables += [
+            _old_classes(here, budget, studies.classifiers),
+            _ablation(here, budget),
+            _splits(here, budget),
+        ]
         parts += [f"# Budget `{budget}`\n", _arithmetic(here), *[t for t in tables if t]]
-    parts.append(_claims(lines))
+    parts += [_confidence(studies.confidence), claims_table(lines)]
     parts.append(REMARKS)
     if pictures:
         parts.append("## Figures\n")
@@ -187,12 +198,6 @@ class Row(NamedTuple):
         return [line[when] for line in self.lines if line.get(when) is not None]
 
 
-def _seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
-    """The lines of a cell over all seeds, by seed."""
-    keys = [cell._replace(seed=seed).key for seed in range(100)]
-    return [lines[key] for key in keys if key in lines]
-
-
 def _glance(lines: Lines, budget: str) -> str:
     """The best of each kind of method, a row for each set."""
     kinds = {
@@ -205,7 +210,7 @@ def _glance(lines: Lines, budget: str) -> str:
     for dataset in SETS:
         cells = []
         for methods in kinds.values():
-            found = {m: _seeds_of(lines, Cell(dataset, m, 0, budget)) for m in methods}
+            found = {m: seeds_of(lines, Cell(dataset, m, 0, budget)) for m in methods}
             accs = {m: [line["test"]["acc"] for line in of] for m, of in found.items() if of}
             best = max(accs, key=lambda m: float(np.mean(accs[m])), default=None)
             if best is None:
@@ -232,7 +237,7 @@ def _performance(lines: Lines, budget: str) -> str:
     for dataset in SETS:
         rows = []
         for method in TITLES:
-            found = _seeds_of(lines, Cell(dataset, method, 0, budget))
+            found = seeds_of(lines, Cell(dataset, method, 0, budget))
             if found:
                 numbers = paper.PERFORMANCE.get((method, dataset))
                 rows.append(Row(TITLES[method], found, numbers, method in (*MODERN, *OURS)))
@@ -272,7 +277,7 @@ def _lambdas(lines: Lines, budget: str) -> str:
     """Table V."""
     out = []
     for cell in TABLES["table5"].cells(seeds=1, budget=budget):
-        found = _seeds_of(lines, cell)
+        found = seeds_of(lines, cell)
         if not found:
             continue
         weight = float(found[0]["options"].get("label_weight", 10.0))
@@ -294,7 +299,7 @@ def _expansion(lines: Lines, budget: str) -> str:
     """Table VI."""
     out = []
     for cell in TABLES["table6"].cells(seeds=1, budget=budget):
-        found = _seeds_of(lines, cell)
+        found = seeds_of(lines, cell)
         if not found:
             continue
         row = Row(TITLES[cell.method], found, None)
@@ -347,13 +352,38 @@ def _old_classes(lines: Lines, budget: str, classifiers: Sequence[Mapping[str, A
     return "\n".join([*head, *out, ""])
 
 
+def _confidence(fits: Sequence[Mapping[str, Any]]) -> str:
+    """What fits expected of themselves, and what came true."""
+    out = []
+    for dataset, title in SETS.items():
+        mine = [fit for fit in fits if fit["set"] == dataset]
+        if mine:
+            hidden = [float(np.mean(fit["rehearsed"])) for fit in mine]
+            columns = [spread(hidden), *(spread([fit[k] for fit in mine]) for k in ("expected", "right"))]
+            columns += [spread([fit["error"] for fit in mine])]
+            columns += [spread([fit["ranking"] for fit in mine if fit["ranking"] is not None] or [1.0])]
+            out.append(f"| {title} | {len(mine)} | {' | '.join(columns)} |")
+    if not out:
+        return ""
+    head = [
+        "## Confidence, against the truth\n",
+        "CD-KNet+-Exp on the unlabelled samples of the fit (`benchmarks/confidence_study.py`): the share "
+        "right of the hidden *old* classes that the confidence is learned on, the share of the new ones "
+        "expected to be right, the share that is, the expected calibration error, and how often a right "
+        "sample is surer than a wrong one (.5: by chance).\n",
+        "| | seeds | hidden old classes | expected | right | calibration error | right ones surer |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    return "\n".join([*head, *out, ""])
+
+
 def _ablation(lines: Lines, budget: str) -> str:
     blocks = []
     for dataset in TABLES["ablation"].datasets:
         rows = [
             (title, found)
             for title, (method, changes) in ABLATIONS.items()
-            if (found := _seeds_of(lines, plain_cell(dataset, method, 0, budget, changes))[:3])
+            if (found := seeds_of(lines, plain_cell(dataset, method, 0, budget, changes))[:3])
         ]
         if len(rows) < 2 or rows[0][0] != "as it is":
             continue
@@ -411,115 +441,6 @@ def spread(values: Sequence[float]) -> str:
     if len(values) == 1:
         return mean
     return f"{mean} ± {np.std(values, ddof=1):.3f}".replace("± 0", "± ")
-
-
-# Claims
-
-
-class Claim(NamedTuple):
-    """The paper says that `better` beats `worse`, in ACC on held-out samples unless said."""
-
-    text: str
-    better: tuple[str, dict[str, Any]]
-    worse: tuple[str, dict[str, Any]]
-    datasets: tuple[str, ...] = DATASETS
-
-
-CLAIMS = (
-    Claim("Expansion helps CD-KNet", ("cd-knet-exp", {}), ("cd-knet", {})),
-    Claim("Expansion helps UCD-KNet", ("ucd-knet-exp", {}), ("ucd-knet", {})),
-    Claim("Expansion helps SSCD", ("sscd-exp", {}), ("sscd", {})),
-    Claim("Old labels help: lambda 10 beats 0", ("cd-knet-exp", {}), ("ucd-knet-exp", {})),
-    Claim("lambda 0 beats infinity", ("ucd-knet", {}), ("cd-knet-inf", {}), ("fashion-mnist",)),
-    Claim("CD-KNet-Exp beats SSCD-Exp", ("cd-knet-exp", {}), ("sscd-exp", {})),
-    Claim("CD-KNet-Exp beats DEC", ("cd-knet-exp", {}), ("dec", {}), IMAGES),
-    Claim("CD-KNet-Exp beats DAC", ("cd-knet-exp", {}), ("dac", {}), IMAGES),
-    Claim(
-        "Last two layers beat the last", ("cd-knet-exp", {}), ("cd-knet-exp", {"expansion": "last"}), IMAGES
-    ),
-    Claim("Last two layers beat all", ("cd-knet-exp", {}), ("cd-knet-exp", {"expansion": "all"}), IMAGES),
-    Claim("CD-KNet-Exp beats k-means on samples (ours to ask)", ("cd-knet-exp", {}), ("k-means", {})),
-)
-ENOUGH = Claim(
-    "A kernel on 3-5 % of the samples does as well as on 10 %",
-    ("cd-knet-exp", {}),
-    ("cd-knet-exp", {"subsample": 0.10}),
-)
-
-
-def _claims(lines: Lines) -> str:
-    """Each ordering that the paper claims, tested over seeds that both sides have."""
-    out = []
-    for claim in CLAIMS:
-        for dataset in claim.datasets:
-            differences = paired(lines, dataset, claim)
-            if differences:
-                n, mean, p = len(differences), float(np.mean(differences)), p_greater(differences)
-                out.append(
-                    f"| {claim.text} | {dataset} | {n} | {mean:+.3f} | {p:.3f} | {verdict(mean, p, n)} |"
-                )
-    for dataset in DATASETS:
-        kept = _seeds_of(lines, Cell(dataset, "cd-knet-exp", 0))
-        for word, when in (("with new ones competing", "old_after"), ("among old ones", "old_among_old")):
-            gaps = [line[when] - line["old_before"] for line in kept if line.get(when) is not None]
-            out += _within(f"Old-class accuracy is kept, {word}", dataset, gaps, 0.01)
-    for dataset in IMAGES:
-        gaps = paired(lines, dataset, ENOUGH)
-        out += _within(ENOUGH.text, dataset, gaps, 0.03)
-    if not out:
-        return ""
-    head = [
-        "## The paper's claims, tested on these runs\n",
-        "Differences in ACC on held-out samples, paired by seed; p of a one-sided paired t-test. Held: the "
-        "difference is positive and p < .05. Open: too few seeds or too small a difference to say. Reversed: "
-        "the other way, p > .95.\n",
-        "| claim | set | seeds | difference | p | verdict |",
-        "|---|---|---|---:|---:|---|",
-    ]
-    return "\n".join([*head, *out, ""])
-
-
-def _within(text: str, dataset: str, gaps: Sequence[float], allowed: float) -> list[str]:
-    """The row of a claim that nothing is lost: held where the mean gap is above -`allowed`."""
-    if not gaps:
-        return []
-    word = "held" if np.mean(gaps) > -allowed else "not held"
-    stated = f"{text} (within {allowed:g})".replace("0.", ".")
-    return [f"| {stated} | {dataset} | {len(gaps)} | {np.mean(gaps):+.3f} | | {word} |"]
-
-
-def paired(lines: Lines, dataset: str, claim: Claim) -> list[float]:
-    """Differences in ACC between the sides of a claim, for each seed that both have."""
-    pairs = []
-    for seed in range(100):
-        sides = [
-            plain_cell(dataset, m, seed, "quick", changes).key for m, changes in (claim.better, claim.worse)
-        ]
-        if all(key in lines for key in sides):
-            better, worse = (lines[key]["test"]["acc"] for key in sides)
-            pairs.append(better - worse)
-    return pairs
-
-
-def p_greater(differences: Sequence[float]) -> float:
-    """p of a one-sided t-test that the mean is above 0; 1/2 where one value, or no spread, says nothing."""
-    from scipy.stats import t
-
-    n = len(differences)
-    deviation = float(np.std(differences, ddof=1)) if n > 1 else 0.0
-    if deviation == 0:
-        return 0.5 if n == 1 or differences[0] == 0 else float(differences[0] < 0)
-    return float(t.sf(np.mean(differences) / (deviation / math.sqrt(n)), n - 1))
-
-
-def verdict(difference: float, p: float, n: int) -> str:
-    if n < 2:
-        return "open (one seed)"
-    if p < 0.05:
-        return "held"
-    if p > 0.95:
-        return "reversed"
-    return "open, " + ("leaning to held" if difference > 0 else "leaning against")
 
 
 # For the terminal

@@ -9,7 +9,7 @@ import platform
 import resource
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,8 @@ from cdknet.data import OpenWorldProblem, load
 from cdknet.history import Watcher
 from cdknet.reproduce.plan import TABLES, Cell
 from cdknet.runs import plain, read_jsonl, replace_file
+
+Lines = Mapping[str, Mapping[str, Any]]  # finished cells by key
 
 
 def results_file(results: Path, dataset: str) -> Path:
@@ -36,6 +38,12 @@ def read_results(results: Path) -> dict[str, dict[str, Any]]:
         for line in read_jsonl(path):
             found[line["key"]] = line
     return found
+
+
+def seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
+    """The lines of a cell over all seeds, by seed."""
+    keys = [cell._replace(seed=seed).key for seed in range(100)]
+    return [lines[key] for key in keys if key in lines]
 
 
 def run_cells(
