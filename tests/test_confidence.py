@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cdknet import ClassDiscovery
 from cdknet.cli import main
-from cdknet.confidence import Map, fit_map, raw_confidence
+from cdknet.confidence import Map, agreement, fit_map, raw_confidence
 from cdknet.metrics import expected_calibration_error
-from cdknet.rehearsal import MOST_ROWS, NoRehearsal, plan_folds, short_form
+from cdknet.rehearsal import MOST_OF_A_CLASS, MOST_ROWS, NoRehearsal, plan_folds, short_form
 from cdknet.runs import read_config
 
 from contracts import blob_problem
@@ -48,6 +48,22 @@ def test_a_sample_far_from_its_class_and_among_others_is_unsure():
     assert ((raw >= 0) & (raw <= 1)).all()
     assert raw[0] < 0.1 < 0.9 < np.median(raw)
     assert raw.argmin() == 0
+
+
+def test_samples_of_a_class_cut_in_two_for_two_taken_as_one_are_unsure(monkeypatch):
+    """Each lies near its mean and among its like; other cuts do not say the same of them."""
+    z = torch.from_numpy(np.random.default_rng(0).normal(0, 1, (800, 2))).float()
+    truth = np.arange(800) % 4
+    z += 5 * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])[truth]
+    right = z[:, 0].numpy() > 5
+    wrong = np.select([truth == 0, truth == 3], [0, np.where(right, 2, 3)], default=1)  # 1 and 2 are one
+    for most in (5000, 400):  # all of them cut again, or half
+        monkeypatch.setattr("cdknet.confidence.MOST_CUT", most)
+        assert agreement(z, truth, 4).mean() > 0.95
+        unsure = agreement(z, wrong, 4)
+        assert unsure[truth > 0].mean() < 0.6 < 0.95 < unsure[truth == 0].mean()
+        raw = raw_confidence(z, truth, 4).mean()
+        assert raw_confidence(z, wrong, 4).mean() < 0.7 * raw
 
 
 def test_neighbours_are_looked_for_among_some_and_never_the_sample_itself(monkeypatch):
@@ -110,6 +126,8 @@ def test_as_many_are_hidden_as_are_looked_for(n_old, n_new, hidden):
 def test_a_large_set_takes_part_in_part():
     fold, *_ = plan_folds(np.repeat(np.arange(5), 4000), 2, folds=1, seed=0)
     assert MOST_ROWS - 5 <= len(fold.rows) <= MOST_ROWS
+    fold, *_ = plan_folds(np.repeat(np.arange(70), 400), 30, folds=1, seed=0)
+    assert set(np.bincount(fold.rows // 400)) == {MOST_OF_A_CLASS}
 
 
 @pytest.mark.parametrize(

@@ -28,12 +28,15 @@ from cdknet.rehearsal import (
     rehearse,
 )
 from cdknet.spectral import nearest_neighbors
-from cdknet.stages.discover import class_means
+from cdknet.stages.discover import GRAPHS, class_means, cluster, spectral_labels
 from cdknet.stages.loop import Checkpoint, NoCheckpoint, Snapshot
 
 FOLDS = 2
 PACE = 0.25  # share of the steps that a rehearsal takes: all of them take about a quarter of the fit
 NEIGHBORS = 15
+MOST_CUT = 5000  # samples that are cut once more, to see whether labels agree
+NEAREST = 5  # of them that speak for a sample which is not among them
+RESTARTS = 2  # of k-means, for each cut
 MOST_VOTERS = 10_000  # samples among which neighbours are looked for
 EDGE = 1e-3  # raw confidences are kept this far from 0 and 1, where the logit has no value
 
@@ -42,22 +45,53 @@ def raw_confidence(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDAr
     """(n,) in [0, 1]: how well each label suits its sample, from features z of stage 2 and nothing else.
 
     The softmax of the nearness to the means of the labels, times the share of the 15 nearest neighbours
-    that carry the same label. Comparable from fit to fit, whatever the method.
+    that carry the same label, times (1 + a) / 2 where a is the share of other cuts of z that agree.
+    Comparable from fit to fit, whatever the method.
     """
     own = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
     means = class_means(z, own, n_classes)
     scale = max(float((z - means[own]).square().sum(dim=1).mean()), 1e-12)
     nearness = (-torch.cdist(z, means).square() / (2 * scale)).softmax(dim=1)
     softmax = nearness[torch.arange(len(z)), own].double().numpy()
-    raw: NDArray[np.float64] = softmax * _neighbor_share(z, own).double().numpy()
+    agreed = (1 + agreement(z, labels, n_classes)) / 2
+    raw: NDArray[np.float64] = softmax * _neighbor_share(z, own).double().numpy() * agreed
     return raw
+
+
+def agreement(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:
+    """(n,) share of other cuts of z that say the same: by k-means, by a finer and a coarser graph.
+
+    Where two classes are taken for one and a third is cut in two, every sample is near its mean and among its
+    like; another cut is not likely to go wrong in the same way. Cut is a part of the samples; one that is not
+    in it takes the value of those nearest to it.
+    """
+    if len(z) <= 2 * n_classes:  # too few to be cut
+        return np.ones(len(z))
+    rows = _some_rows(len(z), max(MOST_CUT, 4 * n_classes))
+    part = z[rows]
+    cuts = [cluster(part, n_classes, restarts=RESTARTS)]
+    cuts += [spectral_labels(part, n_classes, neighbors=graph, restarts=RESTARTS) for graph in GRAPHS]
+    same = [torch.from_numpy(right_under_match(labels[rows], cut.numpy())).double() for cut in cuts]
+    share = torch.stack(same).mean(dim=0)
+    if len(rows) < len(z):
+        _, found = nearest_neighbors(z, NEAREST, among=part)
+        share = share[found].mean(dim=1)
+    return share.numpy()
+
+
+def _some_rows(n: int, most: int) -> Tensor:
+    """At most `most` of n rows, drawn at random: samples may come class by class in turn."""
+    if n <= most:
+        return torch.arange(n)
+    draw = torch.Generator().manual_seed(0)
+    return torch.randperm(n, generator=draw)[:most].sort().values
 
 
 def _neighbor_share(z: Tensor, labels: Tensor) -> Tensor:
     """(n,) share of a sample's nearest neighbours, other than itself, that carry its label."""
     if len(z) < 2:
         return torch.ones(len(z))
-    voters = torch.linspace(0, len(z) - 1, min(len(z), MOST_VOTERS)).long()
+    voters = _some_rows(len(z), MOST_VOTERS)
     k = min(NEIGHBORS, len(voters) - 1)
     _, found = nearest_neighbors(z, k + 1, among=z[voters])
     rows = voters[found]

@@ -25,7 +25,8 @@ from cdknet.pipeline import Parts, run_stages
 from cdknet.stages.loop import Problem, derive_seed
 from cdknet.stages.plus import suited
 
-MOST_ROWS = 6000  # labelled samples that take part
+MOST_ROWS = 6000  # labelled samples that take part, unless there are many classes
+MOST_OF_A_CLASS = 250  # labelled samples of a class that take part where there are many
 FEWEST_OF_A_CLASS = 8  # a class with fewer labelled samples takes no part
 BATCH = 256  # most new samples a step
 
@@ -71,7 +72,7 @@ def plan_folds(targets: NDArray[np.int64], n_new_classes: int, *, folds: int, se
     n_hidden = max(2, min(n_new_classes, math.ceil(len(classes) / 2), len(classes) - 2))
     generator = np.random.default_rng(derive_seed(seed, "hide"))
     order = generator.permutation(classes)
-    share = min(1.0, MOST_ROWS / counts[classes].sum())
+    share = min(1.0, max(MOST_ROWS, MOST_OF_A_CLASS * len(classes)) / counts[classes].sum())
     plans: list[Fold] = []
     for number in range(folds):
         hidden = tuple(sorted(int(order[(number * n_hidden + i) % len(order)]) for i in range(n_hidden)))
