@@ -59,7 +59,7 @@ def main() -> None:
         paper = fit_digits(problem, seed, method="cd-knet")
         comparisons.append(with_paper(compare(model, problem), compare(paper, problem)))
     facts = {
-        "old classes before expansion (stage 1)": [c.old_before for c in comparisons],
+        "old classes after stage 1 of the paper's method": [c.old_before for c in comparisons],
         "old classes after expansion, new ones competing": [c.old_after for c in comparisons],
         "all classes, one assignment": [c.open_world.all for c in comparisons],
         "of which new classes": [c.open_world.new for c in comparisons],

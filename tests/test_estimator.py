@@ -86,6 +86,10 @@ def test_every_intermediate_can_be_had(fitted):
     assert fitted.spectral_embedding_.shape == (len(fitted.spectral_rows_), 5)
     assert [row["stage"] for row in fitted.history_][:: len(fitted.history_) - 1] == ["pretrain", "expand"]
     assert set(fitted.stage_networks_) == {"pretrain", "discover", "expand"}
+    ours = ClassDiscovery(**{**QUICK, "method": "cd-knet+", "view_steps": 2, "head_steps": 2}).fit(X, Y)
+    assert set(ours.stage_networks_) == {"discover", "expand"}
+    with pytest.raises(ValueError, match="which has no stage 1"):
+        ours.transform(X, stage="pretrain")
 
 
 def test_the_same_seed_gives_the_same_bits(fitted):
@@ -347,6 +351,8 @@ def test_watchers_see_every_epoch():
         ({"random_state": -1}, "random_state must be"),
         ({"encoder": "resnet"}, "encoder must be a torch"),
         ({"clusterer": 5}, "clusterer must have fit_predict"),
+        ({"network": "none"}, "network='none' has nothing to train: it needs method 'sscd'"),
+        ({"network": "pca", "method": "sscd"}, "expansion 'none'. Got 'sscd' and 'last-two'"),
     ],
 )
 def test_bad_input_gets_one_clear_error_before_any_training(change, message):
@@ -364,6 +370,13 @@ def test_the_score_is_of_labelled_samples_only(fitted):
     assert fitted.score(X, Y) == pytest.approx(expected)
     with pytest.raises(ValueError, match="at least one sample"):
         fitted.score(X, np.full(240, -1))
+    named = ClassDiscovery(**QUICK).fit(X, [None if label < 0 else f"c{label}" for label in Y])
+    for model, forms in (
+        (fitted, (Y.astype(float), torch.from_numpy(Y), Y.tolist())),
+        (named, (["-1" if label < 0 else f"c{label}" for label in Y],)),
+    ):
+        for y in forms:  # whatever fit takes for unlabelled
+            assert model.score(X, y) == pytest.approx(expected)
 
 
 def test_wrong_shapes_at_prediction_are_named(fitted):
@@ -371,3 +384,73 @@ def test_wrong_shapes_at_prediction_are_named(fitted):
         fitted.predict(X[:, :3])
     with pytest.raises(ValueError, match=r"samples of shape \(6,\)"):
         fitted.predict(X.reshape(240, 2, 3))
+
+
+def test_pixels_must_come_as_pixels_again(tmp_path):
+    """uint8 is divided by 255 and nothing else is: the same values as int64 would be other samples."""
+    pixels = np.clip(40 * X + 100, 0, 255).astype(np.uint8)
+    model = ClassDiscovery(**QUICK).fit(pixels, Y)
+    model = ClassDiscovery.load(model.save(tmp_path / "run"))
+    np.testing.assert_array_equal(model.predict(pixels / 255), model.predict(pixels))
+    for other in (pixels.astype(np.int64), pixels.astype(np.float32)):
+        with pytest.raises(ValueError, match="X must be uint8 as in fit, or in"):
+            model.predict(other)
+    with pytest.raises(ValueError, match="X must not be uint8"):
+        ClassDiscovery(**QUICK).fit(pixels.astype(float), Y).predict(pixels)
+
+
+def test_numpy_numbers_as_options_can_be_saved(tmp_path):
+    model = ClassDiscovery(**{**QUICK, "n_new_classes": np.int64(2), "feature_size": np.int32(8)}).fit(X, Y)
+    again = ClassDiscovery.load(model.save(tmp_path / "run"))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_a_loaded_model_knows_the_names_of_the_columns(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame(X, columns=list("abcdef"))
+    model = ClassDiscovery(**QUICK).fit(table, Y)
+    again = ClassDiscovery.load(model.save(tmp_path / "run"))
+    with pytest.raises(ValueError, match="feature names"):
+        again.predict(table[list("fedcba")])
+
+
+def test_one_unlabelled_sample_is_a_class():
+    one = np.append(np.flatnonzero(Y >= 0), np.flatnonzero(Y < 0)[0])
+    options = {**QUICK, "method": "cd-knet+", "n_new_classes": 1, "view_steps": 2, "head_steps": 2}
+    assert ClassDiscovery(**options).fit(X[one], Y[one]).labels_[-1] == Y.max() + 1
+
+
+def test_a_fit_without_a_seed_goes_on_with_the_seed_it_had(tmp_path):
+    options = {**QUICK, "random_state": None, "checkpoint_dir": tmp_path / "kept"}
+    first = ClassDiscovery(**options).fit(X, Y)
+    second = ClassDiscovery(**options).fit(X, Y)
+    assert second.seed_ == first.seed_
+    np.testing.assert_array_equal(second.embedding_, first.embedding_)
+
+
+def test_stages_are_shared_with_an_encoder_that_counts_batches(tmp_path):
+    encoder = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU())
+    options = {**QUICK, "encoder": encoder, "stage_cache": tmp_path}
+    first, second = (ClassDiscovery(**options).fit(X, Y) for _ in range(2))
+    np.testing.assert_array_equal(first.embedding_, second.embedding_)
+
+
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        lambda y: pandas_series(
+            y, "float64", float("nan")
+        ),  # what read_csv makes of whole numbers and blanks
+        lambda y: pandas_series(y, "Int64", None),
+        lambda y: pandas_series([f"c{label}" if label >= 0 else None for label in y], "object", None),
+        lambda y: pandas_series([f"c{label}" if label >= 0 else None for label in y], "string", None),
+    ],
+)
+def test_blanks_of_a_pandas_column_are_unlabelled(gaps):
+    labels = encode_labels(gaps(Y.tolist()), len(Y))
+    np.testing.assert_array_equal(labels.targets, Y)
+
+
+def pandas_series(values, dtype, blank):
+    pandas = pytest.importorskip("pandas")
+    return pandas.Series([blank if value == -1 else value for value in values], dtype=dtype)

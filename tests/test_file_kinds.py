@@ -164,6 +164,8 @@ def test_labels_of_their_own_are_matched_by_id(tmp_path):
     assert samples.y.tolist() == [-1, -1, 7]
     (tmp_path / "labels.csv").write_text("id,label\nrow 2,cat\n")
     assert data.attach_labels(samples, tmp_path / "labels.csv").y.tolist() == ["-1", "-1", "cat"]
+    (tmp_path / "labels.csv").write_text("id,label\nrow 0,07\nrow 1, 7\nrow 2,8\n")
+    assert data.attach_labels(samples, tmp_path / "labels.csv").y.tolist() == ["07", "7", "8"]  # as in tables
     (tmp_path / "labels.csv").write_text("id,label\nrow 9,cat\n")
     with pytest.raises(ValueError, match="row 9"):
         data.attach_labels(samples, tmp_path / "labels.csv")
@@ -190,3 +192,15 @@ def test_recordings_are_labelled_by_slice_and_by_transmission(tmp_path):
         by_slice, by_transmission = list(csv.DictReader(slices)), list(csv.DictReader(groups))
     assert (len(by_slice), len(by_transmission)) == (96, 24)
     assert {row["label"] for row in by_transmission} <= {"a", "b", "new-1", "new-2"}
+
+
+def test_a_column_is_not_another_kind_of_column_of_that_name():
+    """Categories of a column stand in for each other; numbers and categories do not."""
+    X = np.ones((2, 2), np.float32)
+    here = data.Samples(X, None, np.array(["a", "b"]), "t.csv", columns=("age=(blank)", "colour=red"))
+    assert here.aligned(("colour=blue", "age=old")).X.tolist() == [[0, 0], [0, 0]]
+    with pytest.raises(ValueError, match="no column 'age'"):
+        here.aligned(("age", "colour=red"))
+    numbers = data.Samples(X[:, :1], None, np.array(["a", "b"]), "t.csv", columns=("age",))
+    with pytest.raises(ValueError, match="no column 'age=old'"):
+        numbers.aligned(("age=old",))

@@ -188,6 +188,21 @@ def test_constant_features_and_far_offsets_do_no_harm():
     assert scale[1] == pytest.approx(np.arange(50).std(), rel=1e-3)
 
 
+def test_units_that_are_far_apart_are_standardised_each():
+    """Hertz beside volts: a column is constant by its own size, not by the largest one's."""
+    X = np.random.default_rng(0).normal(0, 1, (400, 4)) * [1e9, 50, 0.1, 0] + [0, 5, 0, 7]
+    _, scale = input_statistics(Inputs(X))
+    assert scale.tolist() == pytest.approx([1e9, 50, 0.1, 1], rel=0.15)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i2", np.longdouble, np.float16])
+def test_numbers_of_any_width_and_byte_order_go_in(dtype):
+    X = np.arange(6).reshape(3, 2).astype(dtype)
+    np.testing.assert_array_equal(
+        Inputs(check_X(X)).take(torch.arange(3)).numpy(), np.arange(6.0).reshape(3, 2)
+    )
+
+
 def test_pixels_come_out_between_0_and_1():
     X = np.array([[0, 51, 255]], dtype=np.uint8)
     assert Inputs(X).take(torch.tensor([0])).tolist() == [[0.0, pytest.approx(0.2), 1.0]]

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from sklearn.cluster import KMeans
 
 from cdknet import ClassDiscovery
 from cdknet.budget import Budget
@@ -12,6 +13,7 @@ from cdknet.cli import main
 from cdknet.history import History
 from cdknet.pipeline import Parts
 from cdknet.rehearsal import NoRehearsal, Rehearsal
+from cdknet.runs import read_run, summary
 from cdknet.tune import CANDIDATES, choose, distinct, tune
 
 from contracts import blob_problem
@@ -146,6 +148,64 @@ def test_a_fit_that_is_taken_up_again_does_not_try_again(fits, tmp_path):
     second = ClassDiscovery(**options).fit(X, Y)
     assert not fits
     assert second.tuning_ == first.tuning_
+
+
+def test_a_search_that_is_interrupted_is_taken_up_again(fits, monkeypatch, tmp_path):
+    from cdknet import tune as module
+
+    working = module.rehearse
+
+    def interrupted(*args, **rest):
+        if len(fits) == 5:
+            raise KeyboardInterrupt
+        return working(*args, **rest)
+
+    options = {**FEW, "tune": "old-classes", "random_state": 0, "checkpoint_dir": tmp_path / "kept"}
+    monkeypatch.setattr("cdknet.tune.rehearse", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ClassDiscovery(**options).fit(X, Y)
+    monkeypatch.setattr("cdknet.tune.rehearse", working)
+    model = ClassDiscovery(**options).fit(X, Y)
+    assert len(fits) == 3 * TRIED, "five were kept, the others tried"
+    assert model.tuning_["chosen"] == "images alone"
+
+
+def test_what_was_chosen_is_what_a_run_says_it_used(fits, tmp_path):
+    model = ClassDiscovery(**FEW, tune="old-classes", random_state=0).fit(X, Y)
+    assert model.used_params()["label_weight"] == 0
+    assert model.get_params()["label_weight"] == 10
+    run = read_run(model.save(tmp_path / "run"))
+    assert summary(run)["label_weight"] == 0
+    assert ClassDiscovery.from_run(run).used_params()["label_weight"] == 0
+
+
+def test_a_method_is_tried_with_options_that_it_reads():
+    assert set(distinct(CANDIDATES, {**PARAMS, "method": "dec"}, (6,), 5)) == {"as given", "paper"}
+    paper = distinct(CANDIDATES, {**PARAMS, "method": "cd-knet"}, (6,), 5)
+    assert set(paper) == {"as given", "images alone", "old labels low"}
+
+
+def test_a_clusterer_that_counts_for_itself_cannot_be_rehearsed(fits):
+    with pytest.raises(NoRehearsal, match="a number of classes of its own"):
+        tune(X, Y.astype(np.int64), PARAMS, Parts(clusterer=KMeans(2)), history=History())
+    assert not fits
+
+
+def test_options_that_find_nothing_because_they_fail_are_not_called_the_best(monkeypatch):
+    def failing(*args, **rest):
+        raise ValueError("too few samples")
+
+    monkeypatch.setattr("cdknet.tune.rehearse", failing)
+    with pytest.raises(NoRehearsal, match="could not be discovered: too few samples"):
+        run()
+
+
+def test_a_report_may_have_any_ending(fits, tmp_path):
+    np.savez(tmp_path / "d.npz", X=X, y=Y)
+    out = tmp_path / "report.jsonl"
+    assert main(["tune", str(tmp_path / "d.npz"), "--new-classes", "2", "--out", str(out)]) == 0
+    assert json.loads(out.read_text())["chosen"] == "images alone"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["d.npz", "report.jsonl"]
 
 
 def test_with_too_few_old_classes_a_fit_keeps_its_options_and_says_why(fits):

@@ -23,6 +23,7 @@ from cdknet.rehearsal import (
     Fold,
     NoRehearsal,
     Rehearsal,
+    check_clusterer,
     history_of_one,
     plan_folds,
     rehearse,
@@ -158,9 +159,8 @@ def calibrate(
 ) -> Calibration:
     """Learn P(right | raw) on hidden old classes. `targets` index `classes`, -1 for unlabelled samples."""
     checkpoint = checkpoint or NoCheckpoint()
-    if hasattr(parts.clusterer, "fit_predict"):
-        return not_calibrated("a clusterer of your own finds a number of classes of its own")
     try:
+        check_clusterer(parts.clusterer)
         folds = plan_folds(targets, params["n_new_classes"], folds=FOLDS, seed=seed)
     except NoRehearsal as reason:
         return not_calibrated(str(reason))

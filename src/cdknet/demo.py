@@ -39,7 +39,7 @@ class Comparison(NamedTuple):
     """What the demonstration shows of one fit."""
 
     lines: list[Line]
-    old_before: float  # accuracy on held-out samples of old classes, after stage 1
+    old_before: float | None  # accuracy on held-out samples of old classes, after stage 1 if there is one
     old_after: float  # and after stage 3, with new classes competing
     open_world: OpenWorldReport  # held-out samples, old and new mixed
 
@@ -77,7 +77,6 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
 
     name = "CD-KNet+" if model.method == "cd-knet+" else "CD-KNet"
     pixels = [part.reshape(len(part), -1) for part in (X, X_test)]
-    stage_1 = [model.transform(part, stage="pretrain") for part in (X, X_test)]
     stage_2 = [model.transform(part, stage="discover") for part in (X, X_test)]
     probabilities = model.predict_proba(X_test)
     n_old = len(model.classes_) - k
@@ -86,16 +85,22 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
         new_class_scores(problem.train_truth, model.labels_),
         new_class_scores(problem.test_truth, probabilities[:, n_old:].argmax(axis=1)),
     )
-    before = embed(model.stage_networks_["pretrain"], Inputs(X_test), normalize=False).logits.argmax(dim=1)
+    stage_1, old_before = [], None
+    if "pretrain" in model.stage_networks_:
+        network = model.stage_networks_["pretrain"]
+        said = embed(network, Inputs(X_test), normalize=False).logits.argmax(dim=1).numpy()
+        old_before = old_class_accuracy(problem.test_truth, model.classes_[said])
+        features = [model.transform(part, stage="pretrain") for part in (X, X_test)]
+        stage_1 = [line("k-means on stage 1", features)]
     predicted = model.classes_[probabilities.argmax(axis=1)]
     return Comparison(
         [
             line("k-means on pixels", pixels),
-            line("k-means on stage 1", stage_1),
+            *stage_1,
             line(name, stage_2, model.pseudo_labels_),
             expanded,
         ],
-        old_before=old_class_accuracy(problem.test_truth, model.classes_[before.numpy()]),
+        old_before=old_before,
         old_after=old_class_accuracy(problem.test_truth, predicted),
         open_world=open_world_report(problem.test_truth, predicted),
     )
@@ -103,7 +108,7 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
 
 def with_paper(ours: Comparison, paper: Comparison) -> Comparison:
     """Ours, with the lines of the paper's own objective above it, stage 1 among them: we have none."""
-    return ours._replace(lines=[*paper.lines, *ours.lines[2:]], old_before=paper.old_before)
+    return ours._replace(lines=[*paper.lines, *ours.lines[1:]], old_before=paper.old_before)
 
 
 def truth_csv(ids: Sequence[str], truth: HiddenTruth) -> bytes:

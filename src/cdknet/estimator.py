@@ -21,7 +21,7 @@ from cdknet.budget import Budget
 from cdknet.confidence import Calibration, calibrate, not_calibrated, raw_confidence
 from cdknet.data.openworld import UNLABELED, HiddenTruth
 from cdknet.history import History, Watcher
-from cdknet.inputs import Inputs, check_X
+from cdknet.inputs import Inputs, check_pixels, check_X
 from cdknet.labels import Labels, encode_labels, new_names
 from cdknet.model import Blueprint, Model, device_of
 from cdknet.networks import embed
@@ -46,6 +46,7 @@ from cdknet.runs import (
     plain,
     read_run,
     samples_digest,
+    seed_of_job,
     storable,
     write_run,
 )
@@ -70,14 +71,15 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         Your own network, trained or not, from a float32 batch to (n, ...). A copy of it is used, under a
         feature layer of our own. Weights with requires_grad=False stay as they are.
     clusterer : object with fit_predict, or function (features, n_clusters, seed) -> labels, optional
-        What makes the pseudo-labels; k-means by default.
+        What makes the pseudo-labels, in place of what `readout` says or the method does (`dec` and `dac` only
+        start from it; `pairwise` has its own).
     random_state : int, RandomState or None
         The same int gives the same result, to the bit, on one machine with one number of threads.
     device : str
         "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
     checkpoint_dir : path, optional
         Where progress is kept. A fit that was interrupted goes on from there, given the same data and
-        parameters, and ends in the same result.
+        parameters, and ends in the same result. Without a `random_state`, its seed is taken from there.
     stage_cache : path, optional
         Where finished stages 1 and 2 are kept for other fits. A fit of the same data, seed and options of a
         stage (and those before it) takes it from there instead of training again.
@@ -98,7 +100,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample; with novelty, -1 for
         those taken for old ones
     spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U
-    stage_networks_ : the network after each stage (not in a loaded model)
+    stage_networks_ : the network after each stage that there was (not in a loaded model)
     given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
     class_confidence_ : for each new class, the mean confidence of its unlabelled samples
     overall_confidence_ : the share of unlabelled samples that are expected to be right
@@ -226,7 +228,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     # Learning
 
     def fit(self, X: Any, y: Any) -> ClassDiscovery:
-        """Learn from samples `X` and labels `y`, -1 (or "-1" among names) where the class is not known.
+        """Learn from samples `X` and labels `y`, -1 ("-1" among names) or a blank where it is not known.
 
         X is (n, d), (n, h, w), (n, channels, h, w) or (n, 2, length) for I/Q; float or uint8; an array, a
         memory map or a tensor. Neither X nor y is changed.
@@ -240,7 +242,11 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         if params["views"] != "auto":
             check_views(params["views"], tuple(X.shape[1:]))
         problem = Problem.from_arrays(X, labels.targets)
-        seed = _seed_of(self.random_state)
+        seed = None
+        if self.random_state is None and self.checkpoint_dir is not None:
+            seed = seed_of_job(self.checkpoint_dir)
+        if seed is None:
+            seed = _seed_of(self.random_state)
         checkpoint = self._checkpoint(X, labels, params, seed)
         history = History(self.watchers, self._budget(params))
         views = self.views if callable(self.views) else None
@@ -249,6 +255,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         tuning: Report | None = None
         try:
             if params["tune"] != "off":
+                if isinstance(checkpoint, FolderCheckpoint):
+                    checkpoint.begin()
                 with history.timed("tune"):
                     tuning = self._tuned(X, labels, params, parts, seed, history)
                 params |= tuning["options"]
@@ -262,8 +270,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             if checkpoint is not None:
                 checkpoint.flush()
             raise
-        self._keep(X, labels, fitted, calibration, history, seed)
         self.tuning_ = tuning
+        self._keep(X, labels, fitted, calibration, history, seed)
         return self
 
     def _tuned(
@@ -314,11 +322,9 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.spectral_embedding_ = None if U is None else U.numpy()
         self.spectral_rows_ = None if rows is None else rows.numpy()
         self.validation_accuracy_ = fitted.pretraining.validation_accuracy
-        self.stage_networks_ = {
-            "pretrain": fitted.pretraining.network,
-            "discover": fitted.discovery.network,
-            "expand": fitted.model.network,
-        }
+        self.stage_networks_ = {"discover": fitted.discovery.network, "expand": fitted.model.network}
+        if self.used_params()["method"] != "cd-knet+":
+            self.stage_networks_ = {"pretrain": fitted.pretraining.network, **self.stage_networks_}
         features, logits = self.model_.apply(Inputs(X))
         self.embedding_ = features.numpy()
         # Unlabelled samples are of new classes: only those compete for them. Unless they were taken for old.
@@ -342,7 +348,9 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         if seconds is None:
             return None
         stages = [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
-        stages += ["calibrate"] * params["calibrate"] + ["tune"] * (params["tune"] != "off")
+        stages += ["calibrate"] * params["calibrate"]
+        if params["tune"] != "off":  # it may choose a method with a stage 1; what that leaves passes on
+            stages += ["tune", "pretrain"]
         return Budget(seconds, stages)
 
     def checked_params(self) -> dict[str, Any]:
@@ -362,8 +370,20 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             raise TypeError(
                 f"clusterer must have fit_predict or be a function. Got {type(self.clusterer).__name__}."
             )
+        trains = self.network not in ("none", "pca") or self.encoder is not None
+        if not trains and (self.method not in ("sscd", "spectral") or self.expansion != "none"):
+            raise ValueError(
+                f"network={self.network!r} has nothing to train: it needs method 'sscd' (k-means) or "
+                f"'spectral', and expansion 'none'. Got {self.method!r} and {self.expansion!r}. For "
+                "embeddings of your own, leave network as 'auto': a small network is trained on them."
+            )
         device_of(self.device)
         return params
+
+    def used_params(self) -> dict[str, Any]:
+        """Every parameter by name as the fit used it: what `tune` chose in the place of what was given."""
+        chosen = (getattr(self, "tuning_", None) or {}).get("options", {})
+        return {**self.get_params(deep=False), **chosen}
 
     def _check_problem(self, labels: Labels, n_new_classes: int) -> None:
         n_unlabelled = int((labels.targets == UNLABELED).sum())
@@ -445,6 +465,11 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         if stage is None:
             return self.model_.apply(inputs).features.numpy()
         check_choice("stage", stage, ("pretrain", "discover", "expand"))
+        if stage == "pretrain" and self.used_params()["method"] == "cd-knet+":
+            raise ValueError(
+                "stage must be 'discover' or 'expand' for method 'cd-knet+', which has no stage 1. "
+                "Got 'pretrain'."
+            )
         if not hasattr(self, "stage_networks_"):
             raise ValueError(f"stage must be None for a loaded model. Got {stage!r}. Fit again to have it.")
         network = self.stage_networks_[stage]
@@ -477,7 +502,9 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     def _inputs(self, X: Any) -> Inputs:
         check_is_fitted(self)
         _check_feature_names(self, X, reset=False)
-        return Inputs(check_X(X, sample_shape=self.blueprint_.sample_shape))
+        X = check_X(X, sample_shape=self.blueprint_.sample_shape)
+        check_pixels(X, self.blueprint_.pixels)
+        return Inputs(X)
 
     def _logits(self, X: Any) -> torch.Tensor:
         inputs = self._inputs(X)  # says so if there is no model yet
@@ -485,12 +512,14 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Share of the labelled samples that are called by their own name; unlabelled ones are left out."""
-        labels = np.asarray(y)
-        known = np.array([str(label) != str(UNLABELED) for label in labels.tolist()], dtype=bool)
+        predicted = self.predict(X)
+        labels = encode_labels(y, len(predicted))
+        known = labels.targets != UNLABELED
         if not known.any():
             raise ValueError("y must label at least one sample to be scored. Got none. See cdknet.metrics.")
         weight = None if sample_weight is None else np.asarray(sample_weight)[known]
-        return float(np.average(self.predict(np.asarray(X)[known]) == labels[known], weights=weight))
+        right = predicted[known] == labels.old_classes[labels.targets[known]]
+        return float(np.average(right, weights=weight))
 
     # Keeping
 
@@ -511,6 +540,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             config={
                 "options": {k: plain(v) for k, v in self.checked_params().items() if k not in _UNSAVED},
                 "blueprint": self.blueprint_._asdict(),
+                "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
                 "classes": self.classes_.tolist(),
                 "n_features_in": self.n_features_in_,
                 "seed": self.seed_,
@@ -581,6 +611,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 **{**config["blueprint"], "sample_shape": tuple(config["blueprint"]["sample_shape"])}
             )
             classes, scale = np.asarray(config["classes"]), float(config["scale"])
+            if config.get("feature_names"):
+                new.feature_names_in_ = np.asarray(config["feature_names"], dtype=object)
             new.n_features_in_, new.seed_ = int(config["n_features_in"]), int(config["seed"])
             new.validation_accuracy_ = config["validation_accuracy"]
             weights = dict(run.weights)

@@ -60,6 +60,8 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
         )
     if array.dtype.kind not in "fiub":
         raise ValueError(f"X must hold numbers. Got dtype {array.dtype}. Encode text and categories first.")
+    if not array.dtype.isnative or array.dtype.itemsize > 8:  # FITS files; long doubles
+        array = array.astype(np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("="))
     if array.ndim < 2:
         raise ValueError(
             f"Expected 2D array, got {array.ndim}D array instead: X must be (n, d), (n, h, w), (n, c, h, w) "
@@ -88,6 +90,25 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
     if array.dtype.kind == "f":
         _check_finite(array)
     return array
+
+
+def check_pixels(X: NDArray[Any], pixels: bool | None) -> None:
+    """Raise unless X is scaled as the samples of the fit, whose `pixels` were uint8 or not (None: unknown).
+
+    uint8 is divided by 255 and nothing else is, so the same values in another type would mean other samples.
+    """
+    if pixels is None or pixels == (X.dtype == np.uint8):
+        return
+    if not pixels:
+        raise ValueError(
+            f"X must not be uint8, which is divided by 255: fit was given another type. Got {X.dtype}. Use "
+            "the type of fit, such as X.astype(np.float32), or X / 255 if the samples of fit were in [0, 1]."
+        )
+    if X.dtype.kind == "f" and X.min() >= 0 and X.max() <= 1:  # divided already
+        return
+    raise ValueError(
+        f"X must be uint8 as in fit, or in [0, 1]. Got {X.dtype}. Use X.astype(np.uint8), or X / 255."
+    )
 
 
 def _from_objects(array: NDArray[Any]) -> NDArray[Any]:
@@ -119,7 +140,8 @@ def _check_finite(array: NDArray[Any]) -> None:
 def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation to standardise by: of each feature of a vector, of each channel else.
 
-    Over at most 20,000 rows, evenly spaced. A constant feature gets deviation 1.
+    Over at most 20,000 rows, evenly spaced. A feature that is constant, up to rounding of its own values or
+    of the largest feature's, gets deviation 1; columns of a table may have units that are far apart.
     """
     rows = torch.arange(len(inputs)) if rows is None else rows
     if len(rows) > 20_000:
@@ -138,8 +160,6 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     assert shift is not None
     mean = total / count
     deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
-    spread = deviation.max()
-    deviation[deviation <= 1e-6 * spread] = 1.0
-    if spread == 0:
-        deviation = torch.ones_like(deviation)
+    rounding = torch.maximum(2e-7 * (mean + shift).abs(), 1e-12 * deviation.max())
+    deviation[deviation <= rounding] = 1.0
     return (mean + shift).float(), deviation.float()

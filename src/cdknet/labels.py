@@ -21,7 +21,7 @@ class Labels(NamedTuple):
 
 
 def encode_labels(y: ArrayLike | None, n: int) -> Labels:
-    """y as class numbers. Whole numbers or names; -1 (or "-1", or None among names) where unknown."""
+    """y as class numbers. Whole numbers or names; -1, "-1", None, NaN or pandas' NA where unknown."""
     if y is None:
         raise ValueError(
             "ClassDiscovery requires y to be passed, but the target y is None. Mark unknowns with -1."
@@ -46,8 +46,9 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
     if y.dtype.kind == "O":
         y = _labels_from_objects(y)
     if y.dtype.kind == "f":
+        y = np.where(np.isnan(y), UNLABELED, y)  # as pandas writes whole numbers with gaps
         if not np.isfinite(y).all():
-            raise ValueError("y must be finite. Input y contains NaN or infinity. Mark unknowns with -1.")
+            raise ValueError("y must be finite. Input y contains infinity. Mark unknowns with -1.")
         if (y != np.round(y)).any():
             raise ValueError(
                 "Unknown label type: continuous. y must hold whole numbers or names. Got fractions."
@@ -70,18 +71,20 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
 
 
 def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
-    values = y.tolist()
+    values = [UNLABELED if _is_missing(v) else v for v in y.tolist()]
     if all(isinstance(v, (int, np.integer)) for v in values):
         return np.array(values, dtype=np.int64)
-    if all(
-        v is None or isinstance(v, str) or (isinstance(v, (int, np.integer)) and v == UNLABELED)
-        for v in values
-    ):
+    if all(isinstance(v, str) or (isinstance(v, (int, np.integer)) and v == UNLABELED) for v in values):
         return np.array([v if isinstance(v, str) else str(UNLABELED) for v in values])
     if all(isinstance(v, (int, float, np.number)) for v in values):
         return np.array(values, dtype=np.float64)
     odd = next(v for v in values if not isinstance(v, str))
     raise ValueError(f"Unknown label type: y must hold whole numbers or names. Got {odd!r} among them.")
+
+
+def _is_missing(value: Any) -> bool:
+    """None, NaN, or NA as pandas has it, which is not imported for that."""
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def new_names(old_classes: NDArray[Any], n: int) -> NDArray[Any]:

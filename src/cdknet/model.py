@@ -27,6 +27,7 @@ class Blueprint(NamedTuple):
     n_new_classes: int
     expansion: str
     extra_units: float
+    pixels: bool | None = None  # the samples were uint8; None: an older version did not say
 
     def build(self, encoder: nn.Module | None = None) -> Network:
         """A network of this shape, with weights of no meaning."""

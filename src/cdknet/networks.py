@@ -104,10 +104,6 @@ class Network(nn.Module):
     def device(self) -> torch.device:
         return self.head.weight.device
 
-    @property
-    def n_classes(self) -> int:
-        return self.head.out_features
-
 
 class Projection(Network):
     """No network to train: features are what the trunk gives, as it is or on its leading principal axes.

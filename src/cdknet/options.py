@@ -97,7 +97,8 @@ class NetworkOptions(Options):
 
     network: str = option(
         "auto",
-        "network to train; auto picks by the shape of a sample; none and pca: the samples as they are",
+        "network to train; auto picks by the shape of a sample; none and pca: the samples as they are, for "
+        "methods sscd and spectral without expansion",
         choices=("auto", "paper-mnist", "paper-cifar", "paper-rf", "mlp", "small", "none", "pca"),
     )
     feature_size: int | None = option(

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -95,11 +96,12 @@ def run_stages(
         architecture="encoder" if encoder is not None else name,
         sample_shape=shape,
         statistics_size=len(statistics[0]),
-        feature_size=network_options.feature_size,
+        feature_size=None if network_options.feature_size is None else int(network_options.feature_size),
         n_old_classes=problem.n_old_classes,
-        n_new_classes=second.n_new_classes or 0,
+        n_new_classes=int(second.n_new_classes or 0),
         expansion=third.expansion,
-        extra_units=third.extra_units,
+        extra_units=float(third.extra_units),
+        pixels=problem.inputs.X.dtype == np.uint8,
     )
     with seeded(derive_seed(seed, "network")):
         network = build_network(

@@ -22,6 +22,7 @@ from cdknet.metrics import clustering_accuracy
 from cdknet.networks import embed
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, run_stages
+from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem, derive_seed
 from cdknet.stages.plus import suited
 
@@ -53,6 +54,12 @@ class Rehearsal(NamedTuple):
     @property
     def accuracy(self) -> float:
         return clustering_accuracy(self.truth, self.labels)
+
+
+def check_clusterer(clusterer: Clusterer | None) -> None:
+    """Raise if it cannot be asked for as many classes as a rehearsal hides."""
+    if hasattr(clusterer, "fit_predict"):
+        raise NoRehearsal("a clusterer of your own finds a number of classes of its own")
 
 
 def plan_folds(targets: NDArray[np.int64], n_new_classes: int, *, folds: int, seed: int) -> list[Fold]:

@@ -230,9 +230,14 @@ def verify_samples(folder: str | Path, config: Mapping[str, Any]) -> None:
         _check_sum(path, digest.hexdigest(), config["files"][SAMPLES])
 
 
+def used_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a run as its fit used them: with what `tune` chose in the place of what was given."""
+    return {**config.get("options", {}), **((config.get("tuning") or {}).get("options") or {})}
+
+
 def summary(run: Run) -> dict[str, Any]:
     """What a person would ask of a run first. Plain JSON values."""
-    config = run.config
+    config, options = run.config, used_options(run.config)
     n_old = config["blueprint"]["n_old_classes"]
     classes = []
     for index, name in enumerate(config["classes"]):
@@ -254,14 +259,14 @@ def summary(run: Run) -> dict[str, Any]:
         "source": config.get("source", "arrays"),
         "classes": classes,
         "network": config["blueprint"]["architecture"],
-        "method": config["options"]["method"],
+        "method": options["method"],
         "chosen": config.get("chosen", {"network": config["blueprint"]["architecture"]}),
-        "expansion": config["options"]["expansion"],
-        "label_weight": config["options"]["label_weight"],
+        "expansion": options["expansion"],
+        "label_weight": options["label_weight"],
         "seed": config["seed"],
         "confidence": config.get("confidence"),
         "tuning": config.get("tuning"),
-        "time_budget": config["options"].get("time_budget"),
+        "time_budget": options.get("time_budget"),
         "spent": config.get("spent", {}),
         "epochs": epochs,
         "seconds": round(sum(row["seconds"] for row in run.history), 1),
@@ -393,8 +398,15 @@ def fingerprint(*arrays: NDArray[Any]) -> str:
     for array in arrays:
         digest.update(repr((array.shape, array.dtype.str)).encode())
         step = max(1, array.nbytes // 2**26)
-        digest.update(np.ascontiguousarray(array[::step]).tobytes())
+        digest.update(np.ascontiguousarray(np.atleast_1d(array)[::step]).tobytes())
     return digest.hexdigest()
+
+
+def seed_of_job(folder: str | Path) -> int | None:
+    """The seed of the unfinished job in a checkpoint folder; None where there is none."""
+    path = Path(folder) / "job.json"
+    seed = _read_json(path).get("seed") if path.exists() else None
+    return seed if isinstance(seed, int) else None
 
 
 class FolderCheckpoint:
@@ -425,7 +437,7 @@ class FolderCheckpoint:
             raise ValueError(
                 f"{self.folder} must be an unfinished run or empty. Got other files. Use another folder."
             )
-        self._job = json.dumps(job, indent=1).encode()  # written with the first snapshot, not before
+        self._job = json.dumps(job, indent=1).encode()
 
     def _path(self, stage: str) -> Path:
         return self.folder / f"{stage}.safetensors"
@@ -438,13 +450,17 @@ class FolderCheckpoint:
         if snapshot.done or time.monotonic() - self._written >= self.seconds:
             self.flush()
 
+    def begin(self) -> None:
+        """Write what the job is. With the first snapshot, or before other files of it; not before that."""
+        if not (self.folder / "job.json").exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_file(self.folder / "job.json", self._job)
+
     def flush(self) -> None:
         """Write what is held in memory only."""
         if self._pending is None:
             return
-        if not (self.folder / "job.json").exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            replace_file(self.folder / "job.json", self._job)
+        self.begin()
         stage, snapshot = self._pending
         _write_snapshot(self._path(stage), snapshot)
         self._pending, self._written = None, time.monotonic()

@@ -42,7 +42,9 @@ def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
     rest.add_column("")
     rest.add_column("accuracy", justify="right")
     facts = {
-        "old classes before expansion (stage 1)": [c.old_before for c in comparisons],
+        "old classes after stage 1 of the paper's method": [
+            c.old_before for c in comparisons if c.old_before is not None
+        ],
         "old classes after expansion": [c.old_after for c in comparisons],
         "all classes, one assignment": [c.open_world.all for c in comparisons],
         "  of which new classes": [c.open_world.new for c in comparisons],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cdknet.history import History
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts
-from cdknet.rehearsal import history_of_one, plan_folds, rehearse
+from cdknet.rehearsal import NoRehearsal, check_clusterer, history_of_one, plan_folds, rehearse
 from cdknet.runs import fingerprint, read_jsonl
 from cdknet.stages.plus import suited
 
@@ -31,6 +31,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "no heads": {"heads": 0},
     "paper": {"method": "cd-knet"},
 }
+# Which options of the candidates a method reads beside `method`; CD-KNet+ reads all of them, rivals none.
+READ: dict[str, set[str]] = {"cd-knet": {"label_weight"}}
 GIVEN, ALONE = "as given", "images alone"
 Report = dict[str, Any]
 
@@ -53,6 +55,7 @@ def tune(
     take no part. With `kept`, finished fits are appended there and not done again. A time budget is shared
     out over the fits; folds that it leaves no time for are left out, for every candidate.
     """
+    check_clusterer(parts.clusterer)
     plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=seed)
     candidates = distinct(candidates, params, X.shape[1:], int(targets.max()) + 1)
     job = {k: v if isinstance(v, (bool, int, float, str)) else None for k, v in params.items()}
@@ -80,8 +83,10 @@ def tune(
                 seed=seed,
                 history=own,
             ).accuracy
-        except (ValueError, FloatingPointError):  # a candidate that cannot be fitted finds nothing
-            accuracy = 0.0
+        except (ValueError, FloatingPointError) as error:
+            if name == GIVEN:
+                raise NoRehearsal(f"with them hidden old classes could not be discovered: {error}") from None
+            accuracy = 0.0  # a candidate that cannot be fitted finds nothing
         done[name, plan.number] = accuracy
         if kept is not None:
             line = {"about": about, "candidate": name, "fold": plan.number, "accuracy": accuracy}
@@ -102,11 +107,16 @@ def distinct(
     shape: tuple[int, ...],
     n_old_classes: int,
 ) -> dict[str, Mapping[str, Any]]:
-    """The candidates without those that cannot be, or come to the same as one before them on this problem."""
+    """The candidates without those that cannot be, or come to the same as one before them on this problem.
+
+    An option that the method does not read makes no candidate.
+    """
     kept: dict[str, Mapping[str, Any]] = {}
     seen: list[DiscoverOptions] = []
     for name, options in candidates.items():
         meant = DiscoverOptions.pick({**params, **options})
+        if meant.method != "cd-knet+" and not options.keys() <= {"method"} | READ.get(meant.method, set()):
+            continue
         if meant.method == "cd-knet+":
             if name != GIVEN and meant.lead == "labels" and meant.label_weight == 0:
                 continue

@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -116,6 +116,9 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     import cdknet.data as sources
 
     if data in sources.names() and not Path(data).exists():
+        flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
+        if flags:
+            raise ValueError(f"{flags[0]} is about files. Got it with the set {data!r}, which knows itself.")
         dataset = sources.load(data, progress=download_bar())
         problem = dataset.problem()
         ids = np.array([f"{data} {i}" for i in range(len(problem.train.X))])

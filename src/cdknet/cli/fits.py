@@ -105,18 +105,18 @@ def discover(
 
     check_target(out, force)
     unfinished = out.with_name(out.name + ".partial")
-    if unfinished.exists() and not resume:
-        if not force:
-            raise FileExistsError(
-                f"{out} was begun before and is not finished. Say --resume to go on with it, or --force to "
-                "start afresh."
-            )
-        shutil.rmtree(unfinished)
+    if unfinished.exists() and not (resume or force):
+        raise FileExistsError(
+            f"{out} was begun before and is not finished. Say --resume to go on with it, or --force to "
+            "start afresh."
+        )
     if resume and not unfinished.exists():
         raise FileNotFoundError(f"There must be an unfinished run to resume at {unfinished}. Got none.")
 
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
+    if unfinished.exists() and not resume:  # not before DATA was read
+        shutil.rmtree(unfinished)
     from cdknet.estimator import ClassDiscovery
     from cdknet.progress import Bars, CtrlC
 
@@ -191,7 +191,7 @@ def tune(
     from cdknet.tune import tune as tune_options
 
     params = ClassDiscovery(**options, n_new_classes=new_classes).checked_params()
-    labels, kept = encode_labels(samples.y, len(samples)), out.with_suffix(".jsonl")
+    labels, kept = encode_labels(samples.y, len(samples)), out.with_name(out.name + ".partial")
     seconds = seconds_of(params["time_budget"])
 
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:

@@ -35,13 +35,20 @@ def reproduce(
     if what == "page":
         from cdknet.reproduce.page import write_page
 
-        console().print(f"Written: {write_page(results, docs)}", highlight=False)
+        written = str(write_page(results, docs))
+        if as_json:
+            print_json({"out": written})
+        else:
+            console().print(f"Written: {written}", highlight=False)
         return
     names = [[name.strip() for name in part.split(",") if name.strip()] for part in (datasets, methods)]
     cells = plan(what, seeds=seeds, budget=budget, datasets=names[0], methods=names[1])
     if dry_run:
-        for cell in cells:
-            sys.stdout.write(cell.key + "\n")
+        keys = [cell.key for cell in cells]
+        if as_json:
+            print_json(keys)
+        else:
+            sys.stdout.write("\n".join(keys) + "\n")
         return
     from cdknet.data import cache_dir
     from cdknet.progress import CellBars, CtrlC

@@ -103,6 +103,7 @@ def refine(
 
 
 @app.command()
+@reads_data
 def report(
     run: RunFolder,
     *,
@@ -111,10 +112,11 @@ def report(
     data: DataAgain = None,
     force: Force = False,
     as_json: Json = False,
+    reading: dict[str, Any],
 ) -> None:
     """Write one HTML file with the map and the classes of RUN as reviewed. It opens anywhere, from disk."""
     check_new_file(out, force)
-    session = _session(run, truth, data, {}, read_only=True, quiet=as_json)
+    session = _session(run, truth, data, reading, read_only=True, quiet=as_json)
     from cdknet.explorer.report import report_html
     from cdknet.runs import replace_file
 

@@ -6,8 +6,7 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
+from .checks import labels_from_text
 from .openworld import UNLABELED
 from .samples import Samples
 
@@ -24,12 +23,12 @@ def read_labels(path: str | Path) -> dict[str, str]:
         try:
             if reader.fieldnames is None or not {"id", "label"} <= set(reader.fieldnames):
                 raise ValueError(f"{path}: needs the columns id and label. Got {reader.fieldnames}.")
-            rows = [(row["id"], row["label"]) for row in reader]
+            rows = [(row["id"], (row["label"] or "").strip()) for row in reader]
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.") from None
     labels: dict[str, str] = {}
     for name, label in rows:
-        if label in (None, "", str(UNLABELED)):
+        if label in ("", str(UNLABELED)):
             continue
         if labels.setdefault(name, label) != label:
             raise ValueError(
@@ -41,7 +40,7 @@ def read_labels(path: str | Path) -> dict[str, str]:
 
 
 def attach_labels(samples: Samples, path: str | Path) -> Samples:
-    """The samples with labels from a file, matched by id; whole numbers if all of them are."""
+    """The samples with labels from a file, matched by id; whole numbers if all of them are, as in tables."""
     labels = read_labels(path)
     stray = labels.keys() - set(samples.ids.tolist())
     if stray:
@@ -49,7 +48,7 @@ def attach_labels(samples: Samples, path: str | Path) -> Samples:
             f"{path}: ids must be those of {samples.source}, such as {str(samples.ids[0])!r}. "
             f"Got {min(stray)!r}, which is none of them."
         )
-    y = np.array([labels.get(name, str(UNLABELED)) for name in samples.ids.tolist()])
-    if all(label.isascii() and label.isdigit() for label in labels.values()):
-        return replace(samples, y=y.astype(np.int64))
-    return replace(samples, y=y)
+    texts = [labels.get(name, "") for name in samples.ids.tolist()]
+    return replace(
+        samples, y=labels_from_text(Path(path), texts, max(Path(path).stat().st_size, samples.X.nbytes))
+    )

@@ -46,8 +46,8 @@ class Samples:
         if self.columns is None or self.columns == columns:
             return self
         here, there = set(self.columns), set(columns)
-        missing = [c for c in columns if c not in here and _column(c) not in map(_column, here)]
-        strange = [c for c in self.columns if c not in there and _column(c) not in map(_column, there)]
+        missing = [c for c in columns if c not in here and _category(c) not in map(_category, here)]
+        strange = [c for c in self.columns if c not in there and _category(c) not in map(_category, there)]
         if missing or strange:
             what = f"no column {missing[0]!r}" if missing else f"a column {strange[0]!r} that was not there"
             raise ValueError(
@@ -64,6 +64,7 @@ class Samples:
         )
 
 
-def _column(name: str) -> str:
-    """The column of a category: colour of "colour=red"."""
-    return name.partition("=")[0]
+def _category(name: str) -> str:
+    """The column of a category, with =: "colour=" of "colour=red". A column of numbers is its own."""
+    column, equals, _ = name.partition("=")
+    return column + equals

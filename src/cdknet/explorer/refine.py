@@ -161,7 +161,7 @@ def _teach(
 ) -> None:
     """Make `model`, as read from the old run, the one that knows the reviewed classes."""
     assert opened.samples is not None
-    params, seed = model.get_params(deep=False), derive_seed(model.seed_, "refine")
+    params, seed = model.used_params(), derive_seed(model.seed_, "refine")
     before, inputs = model.model_, Inputs(opened.samples)
     own = model.views if callable(model.views) else None
     if own is not None:

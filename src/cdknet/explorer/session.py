@@ -22,6 +22,7 @@ from cdknet.explorer.journal import Done
 from cdknet.explorer.review import REJECTED, Review
 from cdknet.explorer.samples import Drawer, kind_of
 from cdknet.options import ALL_OPTIONS
+from cdknet.runs import used_options
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -141,8 +142,8 @@ class Session:
             "cannot_refine": self.cannot_refine,
             "rejected_id": REJECTED,
             "read_only": self.read_only,
-            "options": config.get("options", {}),
-            "option_help": option_help(config.get("options", {})),
+            "options": used_options(config),
+            "option_help": option_help(used_options(config)),
             "formats": {format: _cannot_write(format) for format in FORMATS},
             "seed": config.get("seed"),
             "source": Path(str(config.get("source", "arrays"))).name,

@@ -165,8 +165,8 @@ def _stage_1_accuracy(model: Any, problem: OpenWorldProblem) -> float | None:
     from cdknet.metrics import old_class_accuracy
     from cdknet.networks import Projection, embed
 
-    network = model.stage_networks_["pretrain"]
-    if isinstance(network, Projection) or all(row["stage"] != "pretrain" for row in model.history_):
+    network = model.stage_networks_.get("pretrain")
+    if network is None or isinstance(network, Projection):
         return None
     logits = embed(network, Inputs(problem.X_test), normalize=False).logits
     return old_class_accuracy(problem.test_truth, model.classes_[logits.argmax(dim=1).numpy()])

@@ -5,24 +5,12 @@ given untouched and can be interrupted and taken up again. docs/rivals.md says w
 differs from its own paper.
 """
 
-from collections.abc import Callable
-
 from cdknet.rivals.dac import discover_dac, plain_dac
 from cdknet.rivals.dec import discover_dec, plain_dec
 from cdknet.rivals.pairwise import discover_pairwise
 from cdknet.rivals.sscd import is_novel, novelty_threshold, sscd_dynamic, sscd_static
-from cdknet.stages import Discovery
-
-RIVALS: dict[str, Callable[..., Discovery]] = {
-    "sscd-static": sscd_static,
-    "sscd-dynamic": sscd_dynamic,
-    "dec": discover_dec,
-    "dac": discover_dac,
-    "pairwise": discover_pairwise,
-}
 
 __all__ = [
-    "RIVALS",
     "discover_dac",
     "discover_dec",
     "discover_pairwise",

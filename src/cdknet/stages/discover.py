@@ -299,6 +299,8 @@ def _label_part(
     z: Tensor, n_clusters: int, neighbors: int, seed: int, label: Callable[[Tensor], Tensor]
 ) -> Tensor:
     """Label at most `MOST_VOTERS` rows of z by `label`, the others by a vote of their neighbours in them."""
+    if n_clusters == 1:
+        return torch.zeros(len(z), dtype=torch.int64)
     draw = torch.Generator().manual_seed(derive_seed(seed, "graph"))
     rows = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
     found = label(z[rows])
