@@ -3,7 +3,7 @@
 For random splits of the classes of a set, every candidate of `cdknet.tune` is scored on hidden old classes as
 `tune="old-classes"` does, and then fitted to the whole problem and scored on held-out samples of the really
 new classes. Those scores are for this report alone: nothing is chosen by them. A finished fit is a line in
-the results file; running again goes on where it stopped.
+the results file, which `cdknet reproduce page` reads; running again goes on where it stopped.
 
     python benchmarks/tune_study.py [SET ...] [--splits 4] [--results FILE]
 """
@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.stats import spearmanr
 
 from cdknet import ClassDiscovery, data
 from cdknet.data import OpenWorldProblem, hide_classes
@@ -26,7 +25,8 @@ from cdknet.history import History
 from cdknet.labels import encode_labels
 from cdknet.metrics import new_class_scores
 from cdknet.pipeline import Parts
-from cdknet.tune import CANDIDATES, GIVEN, choose, distinct, tune
+from cdknet.reproduce.page import tuning_table
+from cdknet.tune import CANDIDATES, GIVEN, distinct, tune
 
 SETS = ("digits", "wifi-csi-30", "mnist", "fashion-mnist")
 PER_CLASS = 1000  # training samples of a class of the larger sets
@@ -69,24 +69,6 @@ def found(problem: OpenWorldProblem, split: int, options: dict[str, Any]) -> flo
     return float(new_class_scores(problem.test_truth, among_new).acc)
 
 
-def report(lines: list[Line]) -> None:
-    """For each problem: rank correlation over the candidates, what was kept, what that won or lost."""
-    print(f"{'set':14}{'split':>6}{'rank corr.':>12}  {'kept':16}{'ACC':>7}{'as given':>10}{'best':>7}")
-    won = []
-    for name, split in sorted({(line["set"], line["split"]) for line in lines}):
-        mine = {ln["candidate"]: ln for ln in lines if (ln["set"], ln["split"]) == (name, split)}
-        if len(mine) < mine[GIVEN]["of"]:
-            continue
-        kept = choose({c: line["rehearsed"] for c, line in mine.items()}, CANDIDATES)["chosen"]
-        acc = {c: line["acc"] for c, line in mine.items()}
-        rank = spearmanr([np.mean(mine[c]["rehearsed"]) for c in acc], list(acc.values())).statistic
-        won.append(acc[kept] - acc[GIVEN])
-        numbers = f"{acc[kept]:7.3f}{acc[GIVEN]:10.3f}{max(acc.values()):7.3f}"
-        print(f"{name:14}{split:6}{rank:12.2f}  {kept:16}{numbers}")
-    if won:
-        print(f"kept - as given: mean {np.mean(won):+.3f}, least {min(won):+.3f}, {len(won)} problems")
-
-
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
@@ -121,7 +103,7 @@ def main() -> None:
                 with arguments.results.open("a") as file:
                     file.write(json.dumps(line) + "\n")
                 print(name, split, candidate, line["rehearsed"], line["acc"], line["seconds"], flush=True)
-    report(lines)
+    print(tuning_table(lines))
 
 
 if __name__ == "__main__":

@@ -213,6 +213,20 @@ def test_what_fits_expected_of_themselves_stands_beside_what_came_true():
     assert row.split(" | ")[1:] == ["2", *(f"{v} ± .000" for v in (".900", ".900", ".950", ".050")), ".750 |"]
 
 
+def test_what_tune_keeps_stands_beside_the_outcome():
+    fit = {"set": "digits", "split": 0, "of": 3}
+    fits = [
+        fit | {"candidate": "as given", "rehearsed": [0.8, 0.8], "acc": 0.9},
+        fit | {"candidate": "no heads", "rehearsed": [0.9, 0.9], "acc": 0.85},
+        fit | {"candidate": "paper", "rehearsed": [0.1, 0.1], "acc": 0.95},
+        fit | {"split": 1, "candidate": "as given", "rehearsed": [1.0], "acc": 1.0},  # others are missing
+    ]
+    text = page({}, (), Studies(tuning=fits))
+    assert "| digits | 0 | -1.00 | 0.900 | no heads, 0.850 | paper, 0.950 |" in text
+    assert "-0.050 in the mean of 1 problems" in text
+    assert "| digits | 1 |" not in text
+
+
 def test_a_claim_is_tested_over_the_seeds_that_both_sides_have():
     claim = Claim("", ("cd-knet-exp", {}), ("sscd-exp", {}))
     rng = np.random.default_rng(0)
