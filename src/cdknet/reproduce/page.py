@@ -379,7 +379,7 @@ def _confidence(fits: Sequence[Mapping[str, Any]]) -> str:
 
 
 def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
-    """Does what recovers hidden old classes also find new ones? A row a problem whose candidates are all in."""
+    """Does what recovers hidden old classes also find new ones? A row a problem that is all there."""
     from scipy.stats import spearmanr
 
     from cdknet.tune import CANDIDATES, GIVEN, choose
@@ -401,9 +401,9 @@ def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
     head = [
         "## Choosing on hidden old classes, against the outcome\n",
         "Random splits of the classes (`benchmarks/tune_study.py`, at most 1,000 samples of a class). Each "
-        "candidate of `tune` is scored on hidden *old* classes and then fitted; held-out ACC on the really new "
-        "classes is for this table alone. Rank: the correlation of both orders over the candidates. Kept - as "
-        f"given: {np.mean(won):+.3f} in the mean of {len(won)} problems, {min(won):+.3f} at worst.\n",
+        "candidate of `tune` is scored on hidden *old* classes and then fitted; held-out ACC on the really "
+        "new classes is for this table alone. Rank: the correlation of both orders over the candidates. Kept - "
+        f"as given: {np.mean(won):+.3f} in the mean of {len(won)} problems, {min(won):+.3f} at worst.\n",
         "| set | split | rank | as given | kept by `tune` | best in hindsight |",
         "|---|---|---:|---:|---:|---:|",
     ]
