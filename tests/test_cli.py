@@ -291,3 +291,33 @@ def test_a_run_killed_in_any_stage_resumes_to_the_same_result(
     for name, (ours, theirs) in {name: (result(out)[name], whole[name]) for name in whole}.items():
         assert ours == theirs, name
     assert not checkpoint.parent.exists()
+
+
+def test_class_names_and_notes_are_text_and_nothing_else(tmp_path, capsys):
+    """No formula to matplotlib, no markup to the terminal."""
+    from cdknet.cli.base import say
+    from cdknet.pictures import draw_gallery, draw_map
+
+    names = np.array(["20% off $10 or $5", "$5_$10", "_hidden", "[red]"])
+    labels, points = np.repeat(names, 5), np.random.default_rng(0).normal(size=(20, 2))
+    for picture in (
+        draw_map(points, labels, names, 2),
+        draw_gallery(np.zeros((20, 4, 4)), labels, np.ones(20), names),
+    ):
+        assert picture.startswith(b"\x89PNG")
+    say("left out: b[/x].txt [red]", quiet=False)
+    assert "left out: b[/x].txt [red]" in capsys.readouterr().err
+
+
+def test_flags_about_files_do_not_go_with_a_set_by_name(tmp_path, capsys):
+    out = str(tmp_path / "run")
+    assert main(["discover", "digits", "--labels", "x.csv", "--out", out]) == 2
+    assert "--labels is about files. Got it with the set 'digits'" in capsys.readouterr().err
+
+
+def test_forcing_a_run_costs_nothing_before_its_data_are_read(tmp_path, capsys):
+    (tmp_path / "run.partial").mkdir()
+    (tmp_path / "run.partial" / "job.json").write_text("{}")
+    args = ["discover", str(tmp_path / "mistyped.npz"), "--new-classes", "2", "--out", str(tmp_path / "run")]
+    assert main([*args, "--force"]) == 2
+    assert (tmp_path / "run.partial" / "job.json").exists()

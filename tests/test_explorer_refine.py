@@ -299,6 +299,45 @@ def test_a_refinement_is_refused_before_it_starts_where_it_cannot_be(model, tmp_
     assert [path.name for path in tmp_path.glob("run2*")] == []
 
 
+def test_a_refinement_that_cannot_be_started_says_so_and_may_be_tried_again(tmp_path, monkeypatch):
+    import time
+
+    from cdknet.explorer.refining import Refining
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    refining = Refining(make_run(tmp_path / "run"), X)
+    for name in ("a", "b"):
+        refining.start(name)
+        deadline = time.monotonic() + 20
+        while (status := refining.status())["state"] == "running":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert status["state"] == "failed"
+        assert "No space left on device" in status["error"]
+
+
+def test_a_refinement_interrupted_at_its_last_moment_has_written_nothing(model, tmp_path):
+    """Once the run is written there is nothing left to interrupt."""
+    run = model.save(tmp_path / "run")
+    review(run, {"kind": "rename", "class": 3, "name": "x"})
+
+    class AtTheEnd:
+        def progress(self, stage, done, total):
+            if stage == "map" and done == total:
+                raise KeyboardInterrupt
+
+        def __call__(self, row):
+            return None
+
+    with pytest.raises(KeyboardInterrupt):
+        refine(run, tmp_path / "run2", watchers=[AtTheEnd()])
+    assert not (tmp_path / "run2").exists()
+    refine(run, tmp_path / "run2")
+
+
 @pytest.mark.slow
 def test_the_page_can_refine_a_run_whose_samples_were_named_again(model, tmp_path):
     import time

@@ -308,6 +308,16 @@ def test_a_damaged_journal_is_named(damage, message, tmp_path):
         journal(tmp_path)
 
 
+def test_nothing_is_written_into_a_run_that_took_the_place_of_the_one_opened(tmp_path):
+    (tmp_path / "run").mkdir()
+    opened = journal(tmp_path / "run")
+    (tmp_path / "run").rename(tmp_path / "old")
+    (tmp_path / "run").mkdir()
+    with pytest.raises(ReviewError, match="replaced by another meanwhile"):
+        do(opened, kind="rename", **{"class": 3}, name="x")
+    assert not list((tmp_path / "run").iterdir())
+
+
 def test_a_journal_that_is_a_link_is_not_followed(tmp_path):
     (tmp_path / "elsewhere").write_text("")
     (tmp_path / "run").mkdir()

@@ -93,7 +93,7 @@ def draw_map(points: NDArray[Any], labels: NDArray[Any], classes: NDArray[Any], 
             marker="x" if new else "o",
             linewidths=0.8 if new else 0,
             color=colours[index],
-            label=f"{name} ({'new' if new else 'old'}, {int(member.sum())})",
+            label=f"{_as_written(name)} ({'new' if new else 'old'}, {int(member.sum())})",
         )
     axes.set(xticks=[], yticks=[], title="Embedding: old classes as dots, discovered ones as crosses")
     for side in axes.spines.values():
@@ -129,9 +129,15 @@ def draw_gallery(
             [*line[: len(first)], *line[sure + 1 : sure + 1 + len(last)]], [*first, *last], strict=True
         ):
             _draw_sample(axes, np.asarray(X[row]))
-        line[0].set_title(f"{name}: {len(members)} samples", loc="left", fontsize=9)
+        line[0].set_title(f"{_as_written(name)}: {len(members)} samples", loc="left", fontsize=9)
     figure.suptitle("Discovered classes: surest samples left, least sure right", fontsize=10)
     return _png(figure)
+
+
+def _as_written(name: Any) -> str:
+    """A class name as text: matplotlib takes $ for a formula, and hides what begins with _."""
+    text = str(name).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def _draw_sample(axes: Any, sample: NDArray[Any]) -> None:

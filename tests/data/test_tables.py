@@ -201,3 +201,28 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ImportError, match=r"pip install 'cdknet\[tables\]'"):
         data.open(path)
+
+
+def test_the_index_of_a_data_frame_is_no_feature(tmp_path):
+    samples = opened(tmp_path, ",a,label\n0,1.5,x\n1,2.5,\n")
+    assert samples.X.tolist() == [[1.5], [2.5]]
+    assert samples.columns == ("a",)
+    assert any("index of a data frame" in note for note in samples.notes)
+    pq.write_table(pa.table({"a": [1.5, 2.5], "__index_level_0__": [7, 3]}), tmp_path / "t.parquet")
+    assert data.open(tmp_path / "t.parquet").columns == ("a",)
+
+
+def test_nan_as_a_label_is_no_label(tmp_path):
+    assert opened(tmp_path, "a,label\n1,3\n2,NaN\n3,4\n").y.tolist() == [3, -1, 4]
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a;b;label\n1,5;2;x\n2,5;3;y\n", "decimal point. Got '1,5' in column 'a'"),
+        ("1,5;2,5;3,5\n2,5;3,5;4,5\n", "decimal point"),
+        ("a,b\n,1\n2,3\n", "'a' holds numbers.*blank cell in row 0"),
+    ],
+)
+def test_numbers_that_are_not_written_as_numbers_are_named(text, match, tmp_path):
+    refused(tmp_path, text, match)

@@ -397,3 +397,15 @@ def test_csv_written_by_the_csv_module_is_read_back(tmp_path):
     samples = data.open(path)
     np.testing.assert_array_equal(samples.X, [[1.5, -2], [3, 400]])
     assert samples.y.tolist() == ['say "hi", you', "-1"]
+
+
+def test_words_of_text_embeddings_may_be_any_text(tmp_path):
+    """Published vocabularies have commas, # and odd spaces among their words."""
+    words = ["the", ",", "#", "#tag", "a\u00a0b"]
+    lines = [f"{word} 0.5 {i}" for i, word in enumerate(words)]
+    (tmp_path / "glove.txt").write_text("\n".join(lines), encoding="utf-8")
+    samples = data.open(tmp_path / "glove.txt")
+    assert samples.ids.tolist() == words
+    assert samples.X[:, 1].tolist() == [0, 1, 2, 3, 4]
+    (tmp_path / "w2v.txt").write_text("\n".join(["5 2", *lines]), encoding="utf-8")
+    assert data.open(tmp_path / "w2v.txt").ids.tolist() == words

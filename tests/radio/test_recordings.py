@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cdknet import data
 from cdknet.radio import Simulation, open_recording, write_sigmf
 from cdknet.radio.ofdm import SAMPLE_RATE
 from cdknet.radio.simulate import equalised_slices, make_transmissions
@@ -149,10 +150,55 @@ def test_labels_come_from_annotations_then_folders_then_not_at_all(tmp_path):
     assert open_recording(tmp_path / "loose.sigmf-data").y is None
 
 
+def test_labels_follow_the_rule_of_every_other_folder(tmp_path):
+    """Whole numbers where all are; a folder named unlabelled, or a blank label, is no class."""
+    sigmf_pair(tmp_path / "1")
+    sigmf_pair(
+        tmp_path / "2", annotations=[{"core:sample_start": 0, "core:sample_count": 400, "core:label": ""}]
+    )
+    sigmf_pair(tmp_path / "Unlabelled")
+    samples = open_recording(tmp_path)
+    by_folder = {group.split("/")[0]: y for group, y in zip(samples.groups, samples.y.tolist(), strict=True)}
+    assert by_folder == {"1": 1, "2": -1, "Unlabelled": -1}
+
+
+def test_annotations_count_from_the_offset_and_end_with_their_capture(tmp_path):
+    captures = [{"core:sample_start": 200}, {"core:sample_start": 700}]
+    annotations = [
+        {"core:sample_start": 200, "core:label": "a"},
+        {"core:sample_start": 700, "core:label": "b"},
+    ]
+    samples = open_recording(
+        sigmf_pair(tmp_path, annotations=annotations, captures=captures, offset=200),
+        slice_length=100,
+        energy_gate=1e9,
+        unit_power=False,
+    )
+    assert samples.y.tolist() == ["a"] * 5 + ["b"] * 5
+    np.testing.assert_allclose(as_complex(samples.X).ravel(), noise(1000), rtol=1e-6)
+    early = sigmf_pair(tmp_path / "early", annotations=[{"core:sample_start": 100}], offset=200)
+    with pytest.raises(ValueError, match="from core:offset 200 on"):
+        open_recording(early)
+
+
 def test_a_dataset_under_another_name_of_the_same_folder_is_read(tmp_path):
     path = sigmf_pair(tmp_path, dataset="other.bin")
     path.with_suffix(".sigmf-data").rename(tmp_path / "other.bin")
     assert len(open_recording(path)) == 5
+
+
+def test_a_raw_file_with_metadata_is_read_once(tmp_path):
+    path = sigmf_pair(tmp_path, dataset="rec.cf32")
+    path.with_suffix(".sigmf-data").rename(tmp_path / "rec.cf32")
+    assert len(open_recording(tmp_path)) == 5
+
+
+def test_recordings_deep_in_a_folder_and_in_capitals_are_found(tmp_path):
+    place = tmp_path / "phone" / "monday"
+    place.mkdir(parents=True)
+    (place / "x.CF32").write_bytes(noise(1000).tobytes())
+    samples = data.open(tmp_path, sample_rate=1e6)
+    assert set(samples.y.tolist()) == {"phone"}
 
 
 def test_short_stretches_are_left_out_and_noted(tmp_path):
@@ -209,8 +255,8 @@ FAULTS = {
     "rate zero": ({"sample_rate": 0}, "rec"),
     "rate a text": ({"sample_rate": "fast"}, "schema"),
     "rate true": ({"sample_rate": True}, "rec"),
-    "annotation past the end": ({"annotations": [annotation(900, 101)]}, "must end within the 1000"),
-    "annotation far past the end": ({"annotations": [annotation(0, 2**62)]}, "must end within"),
+    "annotation past the end": ({"annotations": [annotation(900, 101)]}, "must lie within the 1000"),
+    "annotation far past the end": ({"annotations": [annotation(0, 2**62)]}, "must lie within"),
     "annotation beyond int64": ({"annotations": [annotation(0, 2**70)]}, "whole number"),
     "negative start": ({"annotations": [annotation(-1)]}, "whole number"),
     "fractional start": ({"annotations": [annotation(0.5)]}, "whole number"),

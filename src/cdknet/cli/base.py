@@ -192,7 +192,7 @@ def show_run(run: Path, as_json: bool) -> None:
 
 def say(text: str, *, quiet: bool) -> None:
     if not quiet:
-        console(stderr=True).print(text, style="dim", highlight=False)
+        console(stderr=True).print(text, style="dim", highlight=False, markup=False)
 
 
 def print_json(value: Any) -> None:

@@ -76,6 +76,7 @@ def demo(
     console().print(
         f"Run folder: {out}   Look at it in the browser: cdknet explore {out} --truth {out / 'truth.csv'}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 
@@ -218,7 +219,7 @@ def tune(
     from cdknet.tables import tuning_table
 
     console().print(tuning_table(report))
-    console().print(report["why"], highlight=False)
+    console().print(report["why"], highlight=False, markup=False)
 
 
 @app.command()
@@ -242,9 +243,12 @@ def predict(
     from cdknet.estimator import ClassDiscovery
     from cdknet.runs import read_config
 
+    of_groups = out.with_name(f"{out.stem}.groups{out.suffix}")
     check_new_file(out, force)
     model = ClassDiscovery.load(run)
     samples, _ = open_data(data, reading)
+    if samples.groups is not None:
+        check_new_file(of_groups, force)
     columns = read_config(run).get("columns")
     if columns is not None:
         samples = samples.aligned(tuple(columns))
@@ -255,13 +259,15 @@ def predict(
         from cdknet.radio import vote
 
         groups, log_votes = vote(np.log(np.maximum(probabilities, 1e-300)), samples.groups)
-        written.append(out.with_name(f"{out.stem}.groups{out.suffix}"))
-        counts = _write_labels(written[-1], groups.tolist(), np.exp(log_votes), model)
+        written.append(of_groups)
+        _write_labels(of_groups, groups.tolist(), np.exp(log_votes), model)
     if as_json:
         print_json({"out": [str(path) for path in written], "samples": len(samples), "counts": counts})
     else:
         names = " and ".join(map(str, written))
-        console().print(f"{len(samples)} samples labelled in {names}: {counts}", highlight=False)
+        console().print(
+            f"{len(samples)} samples labelled in {names}: {counts}", highlight=False, markup=False
+        )
 
 
 @app.command()

@@ -39,7 +39,7 @@ def reproduce(
         if as_json:
             print_json({"out": written})
         else:
-            console().print(f"Written: {written}", highlight=False)
+            console().print(f"Written: {written}", highlight=False, markup=False)
         return
     names = [[name.strip() for name in part.split(",") if name.strip()] for part in (datasets, methods)]
     cells = plan(what, seeds=seeds, budget=budget, datasets=names[0], methods=names[1])
@@ -74,4 +74,4 @@ def reproduce(
 
     console().print(terminal_table(what, cells, lines))
     for picture in draw_figures(what, results, docs / "pictures"):
-        console().print(f"Drawn: {picture}", highlight=False)
+        console().print(f"Drawn: {picture}", highlight=False, markup=False)

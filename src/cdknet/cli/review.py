@@ -125,7 +125,9 @@ def report(
     if as_json:
         print_json({"out": str(out), "bytes": len(page)})
     else:
-        console().print(f"{out}: {len(page) / 1e6:.1f} MB. Open it in a browser.", highlight=False)
+        console().print(
+            f"{out}: {len(page) / 1e6:.1f} MB. Open it in a browser.", highlight=False, markup=False
+        )
 
 
 @app.command()
@@ -152,7 +154,7 @@ def export(
         print_json(facts)
     else:
         left = f", {facts['rejected']} of them rejected" if facts["rejected"] else ""
-        console().print(f"{facts['samples']} samples{left}, in {out}", highlight=False)
+        console().print(f"{facts['samples']} samples{left}, in {out}", highlight=False, markup=False)
 
 
 def _check_web() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cdknet.cli.base import Json, app, console, download_bar, print_json
+from cdknet.cli.base import Force, Json, app, check_new_file, console, download_bar, print_json
 
 data_app = typer.Typer(help="The paper's data sets: list, info, fetch, verify.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
@@ -32,6 +32,7 @@ def data_list(as_json: Json = False) -> None:
 def data_info(
     name: SetName,
     picture: Annotated[Path | None, typer.Option(help="Write a sheet of samples to this PNG.")] = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """What a set is, where it comes from, and what to keep in mind."""
@@ -39,6 +40,7 @@ def data_info(
 
     described = data.describe(name)
     if picture is not None:
+        check_new_file(picture, force)
         import io
 
         from cdknet.runs import replace_file
@@ -64,7 +66,7 @@ def data_fetch(name: SetName, as_json: Json = False) -> None:
     if as_json:
         print_json(paths)
     else:
-        console().print("\n".join(paths) or f"{name} needs no files.", highlight=False)
+        console().print("\n".join(paths) or f"{name} needs no files.", highlight=False, markup=False)
 
 
 @data_app.command("verify")
@@ -77,7 +79,9 @@ def data_verify(name: SetName, as_json: Json = False) -> None:
         print_json([check._asdict() for check in checks])
     else:
         for check in checks:
-            console().print(f"{'ok ' if check.ok else 'BAD'}  {check.file}: {check.detail}", highlight=False)
+            console().print(
+                f"{'ok ' if check.ok else 'BAD'}  {check.file}: {check.detail}", highlight=False, markup=False
+            )
     if not all(check.ok for check in checks):
         raise ValueError(
             f"every file of {name} must be there and right. See above; try cdknet data fetch {name}."

@@ -192,12 +192,15 @@ def unique_ids(path: Path, ids: NDArray[np.str_]) -> NDArray[np.str_]:
     return ids
 
 
+UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")  # folders whose samples are of no known class
+
+
 def labels_from_text(path: Path, texts: Sequence[str], size: int) -> AnyArray:
-    """Labels as written: whole numbers where all are, else text; blank or -1 is unlabelled.
+    """Labels as written: whole numbers where all are, else text; blank, NaN or -1 is unlabelled.
 
     One rule for tables and folders, so that the same samples get the same labels from either.
     """
-    stripped = [text.strip() for text in texts]
+    stripped = ["" if text.strip() in ("NaN", "nan") else text.strip() for text in texts]
     names = {text for text in stripped if text}
     if all(is_whole(name) for name in names):
         numbers = (int(text.partition(".")[0]) if text else UNLABELED for text in stripped)

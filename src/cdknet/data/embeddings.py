@@ -9,6 +9,7 @@ Lines that are blank or start with # are passed over. There are no labels.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,27 @@ def read_text(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
 
 
 def _lines(path: Path, file: Any) -> Iterator[list[str]]:
-    """The cells of each line that says something."""
+    """The cells of each line that says something: by blanks, or by commas if the first line has them.
+
+    A line that begins with # is a comment, unless numbers follow as after a name: words may be any text.
+    """
+    commas = None
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise ValueError(f"{path}: a line must be at most {LONGEST_LINE:,} characters. Got a longer one.")
-        cells = line.replace(",", " ").split()
-        if cells and not cells[0].startswith("#"):
-            yield cells
+        cells = _cells(line)
+        if not cells or (
+            cells[0].startswith("#") and not (len(cells) > 2 and all(map(is_number, cells[1:])))
+        ):
+            continue
+        if commas is None:
+            commas = "," in line and not (len(cells) > 1 and all(map(is_number, cells[1:])))
+        yield _cells(line.replace(",", " ")) if commas else cells
+
+
+def _cells(line: str) -> list[str]:
+    """What stands between blanks and tabs; other spaces are part of a word."""
+    return [cell for cell in re.split(r"[ \t\r\n]+", line) if cell]
 
 
 def _parse(path: Path, lines: Iterator[list[str]]) -> tuple[NDArray[np.float32], list[str], tuple[str, ...]]:

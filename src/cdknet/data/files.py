@@ -146,7 +146,7 @@ def _kind(path: Path) -> Kind:
 
 
 def _folder_kind(folder: Path) -> Kind:
-    """Images or recordings: the first file that is either decides, in the folder or one below."""
+    """Images or recordings: the first file that is either decides, in the folder or below."""
     try:
         below = sorted(entry for entry in folder.iterdir() if entry.is_dir())
         for place in (folder, *below):
@@ -155,6 +155,10 @@ def _folder_kind(folder: Path) -> Kind:
                     return FOLDER
                 if entry.suffix.lower() in RADIO.suffixes:
                     return RADIO
+        if any(
+            Path(name).suffix.lower() in RADIO.suffixes for _, _, names in os.walk(folder) for name in names
+        ):
+            return RADIO
     except PermissionError as error:
         raise PermissionError(f"{error.filename}: may not be read. Give yourself read permission.") from None
     return FOLDER

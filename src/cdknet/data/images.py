@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from .checks import AnyArray, labels_from_text, one_error, readable_file, text_array
+from .checks import UNLABELLED_FOLDERS, AnyArray, labels_from_text, one_error, readable_file, text_array
 from .samples import Samples
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 FORMATS = ("PNG", "JPEG", "WEBP")  # decoders that may be used, whatever the file is called
-UNLABELLED_FOLDERS = ("unlabelled", "unlabeled")
 DEFAULT_SIDE = 32  # mixed or large images become squares of this side
 LARGEST_KEPT = 64  # images all of one size up to this side are kept as they are
 MOST_PIXELS = 50_000_000
@@ -57,7 +56,7 @@ def _list_images(folder: Path) -> tuple[list[Path], list[str] | None, list[str]]
     entries = _visible(folder)
     inside = [entry for entry in entries if entry.is_dir()]
     loose = [entry for entry in entries if _is_image(entry)]
-    left_out = [entry.name for entry in entries if entry not in inside and entry not in loose]
+    left_out = [entry.name for entry in entries if not entry.is_dir() and not _is_image(entry)]
     if not inside:
         if not loose:
             raise ValueError(

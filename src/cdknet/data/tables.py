@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +46,10 @@ class Roles(NamedTuple):
     label: int | None
     id: int | None
     features: list[int]
+
+
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+INDEX = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # what pandas calls an index that has no name
 
 
 class Feature:
@@ -143,6 +148,8 @@ def _rows(path: Path, file: Any) -> Iterator[list[str]]:
     source = lines()
     head = next((line for line in source if line.strip()), "")
     separator = max(",;\t", key=head.count)  # a comma if none occurs
+    if ";" in head and all(DECIMAL_COMMA.fullmatch(cell.strip()) for cell in head.split(";")):
+        separator = ";"
     for row in csv.reader(itertools.chain([head], source), delimiter=separator, strict=True):
         pending = 0
         if any(cell.strip() for cell in row):
@@ -173,7 +180,7 @@ def roles_of(path: Path, names: list[str], label_column: str | None, id_column: 
     id = _column(path, names, id_column, ID_NAMES, "id_column")
     if label is not None and label == id:
         raise ValueError(f"{path}: label_column and id_column must differ. Got {names[label]!r} for both.")
-    features = [j for j in range(len(names)) if j not in (label, id)]
+    features = [j for j, name in enumerate(names) if j not in (label, id) and not INDEX.fullmatch(name)]
     if not features:
         raise ValueError(f"{path}: must have a feature column beside labels and ids. Got {names}.")
     return Roles(label, id, features)
@@ -228,6 +235,11 @@ def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Featu
         if feature.is_text:
             cells_of = [row[j].strip() for row in block]
             number = next((i for i, cell in enumerate(cells_of) if cell and is_number(cell)), None)
+            if number is not None and not (start or cells_of[0]):
+                raise ValueError(
+                    f"{path}: column {feature.name!r} holds numbers, so every row must have one. "
+                    "Got a blank cell in row 0. Mend it, or leave the row or the column out."
+                )
             if number is not None:
                 raise ValueError(
                     f"{path}: column {feature.name!r} starts with text, so every row must have text. "
@@ -267,6 +279,11 @@ def assemble(
             row += len(block)
         feature.blocks.clear()
         if feature.is_text:
+            if all(DECIMAL_COMMA.fullmatch(value) for value in feature.codes):
+                raise ValueError(
+                    f"{path}: numbers must have a decimal point. Got {next(iter(feature.codes))!r} in column "
+                    f"{feature.name!r}. Write it with a point: 1.5, not 1,5."
+                )
             values = [value or "(blank)" for value in feature.codes]
             heads += [f"{feature.name}={value}" for value in values]
             shown = ", ".join(values[:8]) + (", ..." if width > 8 else "")
@@ -279,6 +296,8 @@ def assemble(
         y = labels_from_text(path, labels, size)
         hidden = np.count_nonzero(y == (UNLABELED if y.dtype.kind == "i" else str(UNLABELED)))
         notes.insert(0, f"labels from column {names[roles.label]!r}; {hidden:,} of {n:,} samples unlabelled")
+    left_out = [j for j in range(len(names)) if j not in (roles.label, roles.id, *roles.features)]
+    notes += [f"column {j} ({names[j]!r}) is the index of a data frame and was left out" for j in left_out]
     rows = row_ids(n)
     if roles.id is not None:
         rows = unique_ids(path, text_array(path, ids, "ids", size))

@@ -76,6 +76,7 @@ class Journal:
     changed: set[int] = field(default_factory=set)  # classes regrouped since someone last emptied this
 
     def __post_init__(self) -> None:
+        self._folder = _identity(self.path.parent)
         self.catch_up()
 
     # Reading
@@ -217,6 +218,11 @@ class Journal:
     @contextmanager
     def _writing(self, revision: int) -> Iterator[Any]:
         """The file, locked against other processes, read to its end, and cut to its last whole line."""
+        if _identity(self.path.parent) != self._folder:
+            raise ReviewError(
+                f"{self.path.parent} must be the run that was opened. It was replaced by another meanwhile. "
+                "Start the explorer again."
+            )
         with (
             self._mutex,
             _open_plain(self.path, os.O_RDWR | os.O_CREAT) as file,
@@ -243,6 +249,12 @@ class Journal:
             file.truncate(self._offset)
             raise
         self._offset += len(line)
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    """What a folder is to the system, whatever it is called."""
+    found = folder.stat()
+    return found.st_dev, found.st_ino
 
 
 def _now() -> str:

@@ -146,8 +146,8 @@ def refine(
     )
     kept = storable(opened.samples)
     refined = replace(illustrated(refined, opened.samples), samples=kept)
+    history.progress("map", 1, 1)  # the last moment to interrupt it
     write_run(out, refined, force=force, review=_carried_over(refined, journal.review, lesson))
-    history.progress("map", 1, 1)
     shutil.rmtree(unfinished, ignore_errors=True)
     return out
 

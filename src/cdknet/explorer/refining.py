@@ -32,6 +32,7 @@ class Refining:
         self.run, self.samples, self.why_not = run.resolve(), samples, why_not
         self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
+        self._stopped = False
         self._status: dict[str, Any] = {
             "state": "idle",
             "stage": None,
@@ -77,21 +78,31 @@ class Refining:
                 "out": out,
                 "error": None,
             }
-            handed = TemporaryDirectory(prefix="cdknet-")  # only this user can read it
-            arguments = [str(self.run), str(target)]
-            if self.samples is not None:
-                arguments.append(str(Path(handed.name) / "samples.npy"))
-                np.save(arguments[-1], self.samples, allow_pickle=False)
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "cdknet.explorer.refine", *arguments],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                stdin=subprocess.DEVNULL,
-                text=True,
-            )
-        threading.Thread(target=self._follow, args=(self._process, handed), daemon=True).start()
+        threading.Thread(target=self._work, args=(target,), daemon=True).start()
 
-    def _follow(self, process: subprocess.Popen[str], handed: TemporaryDirectory[str]) -> None:
+    def _work(self, target: Path) -> None:
+        """Hand the samples over, which may take a while, then start the process and follow it."""
+        try:
+            with TemporaryDirectory(prefix="cdknet-") as handed:  # only this user can read it
+                arguments = [str(self.run), str(target)]
+                if self.samples is not None:
+                    arguments.append(str(Path(handed) / "samples.npy"))
+                    np.save(arguments[-1], self.samples, allow_pickle=False)
+                with self._lock:
+                    if self._stopped:
+                        return
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-m", "cdknet.explorer.refine", *arguments],
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        stdin=subprocess.DEVNULL,
+                        text=True,
+                    )
+                self._follow(self._process)
+        except OSError as error:
+            self._set(state="failed", seconds_left=None, error=f"It could not be started: {error}.")
+
+    def _follow(self, process: subprocess.Popen[str]) -> None:
         began, whole = time.monotonic(), 0.0
         assert process.stdout is not None
         assert process.stderr is not None
@@ -113,7 +124,6 @@ class Refining:
         reader.join(timeout=5)
         process.stdout.close()
         process.stderr.close()
-        handed.cleanup()
         if code == 0:
             self._set(state="done", share=1.0, seconds_left=0)
         else:
@@ -122,6 +132,8 @@ class Refining:
 
     def stop(self) -> None:
         """End a refinement that is under way; what it learned is kept and can be taken up again."""
+        with self._lock:
+            self._stopped = True
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             try:

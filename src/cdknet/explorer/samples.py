@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-PAPER, GRID, INK = "#ffffff", "#dcdcd8", "#1a1a1a"
+PAPER, GRID = "#ffffff", "#dcdcd8"
 IN_PHASE, QUADRATURE, BAR = "#1f5fa8", "#c35200", "#1f5fa8"
 MOST_BARS = 240
 # Six stops of matplotlib's viridis, between which colours are mixed.

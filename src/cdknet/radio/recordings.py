@@ -20,6 +20,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cdknet.data.checks import UNLABELLED_FOLDERS, labels_from_text
+from cdknet.data.openworld import UNLABELED
 from cdknet.data.samples import Samples
 
 RAW_SUFFIXES = {".cf32": "cf32_le", ".cs16": "ci16_le", ".cu8": "cu8"}
@@ -89,7 +91,7 @@ def open_recording(
             X.append(slices)
             ids += [f"{stretch.group}@{a / recording.sample_rate:.{digits}f}s" for a in at.tolist()]
             groups += [stretch.group] * len(at)
-            labels += ["-1" if stretch.label is None else stretch.label] * len(at)
+            labels += [stretch.label or ""] * len(at)
         if skipped:
             notes.append(
                 f"{recording.name}: {skipped} stretches shorter than {slice_length} samples left out"
@@ -100,10 +102,12 @@ def open_recording(
             "Give a smaller slice_length or a larger energy_gate."
         )
     notes.append(f"slices of {slice_length} samples, {overlap} shared, energy gate {energy_gate}")
-    y = np.array(labels, dtype=np.str_) if set(labels) != {"-1"} else None
+    samples = np.concatenate(X)
+    y = labels_from_text(path, labels, samples.nbytes)
+    hidden = y == (UNLABELED if y.dtype.kind == "i" else str(UNLABELED))
     return Samples(
-        np.concatenate(X),
-        y,
+        samples,
+        None if hidden.all() else y,
         np.array(ids, dtype=np.str_),
         str(path),
         tuple(notes),
@@ -176,15 +180,21 @@ def _recordings(path: Path, sample_rate: float | None) -> Iterator[Recording]:
             kinds = ", ".join([META, *RAW_SUFFIXES])
             raise ValueError(f"{path}: the folder must hold recordings ({kinds}). Got none.")
         for file in found:
-            inside = file.relative_to(path)
             if not file.resolve().is_relative_to(root):
                 _refuse(file, "must lie in the folder that was opened", "a link that leads out of it")
+        described = {_described(file) for file in found if file.suffix.lower() == META}
+        for file in found:
+            if file in described:  # a raw file, read with its metadata
+                continue
+            inside = file.relative_to(path)
             folder = inside.parts[0] if len(inside.parts) > 1 else None
+            if folder is not None and folder.lower() in UNLABELLED_FOLDERS:
+                folder = None
             yield _open(file, inside.as_posix(), root, sample_rate, folder)
         return
     if path.suffix == DATA:
         path = path.with_suffix(META)
-    if path.suffix not in (META, *RAW_SUFFIXES):
+    if path.suffix.lower() not in (META, *RAW_SUFFIXES):
         raise ValueError(
             f"{path}: a recording must be {META}, {', '.join(RAW_SUFFIXES)} or a folder of these. Got "
             f"{path.suffix or 'no suffix'!r}. Unpack archives; rename raw files after their sample format."
@@ -194,17 +204,27 @@ def _recordings(path: Path, sample_rate: float | None) -> Iterator[Recording]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for place, _, names in os.walk(folder):  # does not enter linked folders
-        yield from (Path(place) / n for n in names if Path(n).suffix in (META, *RAW_SUFFIXES) and n[0] != ".")
+        yield from (
+            Path(place) / name
+            for name in names
+            if Path(name).suffix.lower() in (META, *RAW_SUFFIXES) and not name.startswith(".")
+        )
+
+
+def _described(file: Path) -> Path | None:
+    """The raw file that a metadata file says its samples are in, where it names one: not to be read twice."""
+    name = _read_metadata(file)["global"].get("core:dataset")
+    return file.with_name(name) if isinstance(name, str) else None
 
 
 def _open(file: Path, name: str, root: Path, sample_rate: float | None, folder: str | None) -> Recording:
     if not file.is_file():
         raise ValueError(f"{file}: must be an existing file. Got nothing readable there. Check the path.")
-    if file.suffix == META:
+    if file.suffix.lower() == META:
         return _open_sigmf(file, name, root, sample_rate, folder)
     if sample_rate is None:
         _refuse(file, "a raw file needs its sample rate", "none", "Give sample_rate in Hz.")
-    components = _map(file, _component_type(file, RAW_SUFFIXES[file.suffix]))
+    components = _map(file, _component_type(file, RAW_SUFFIXES[file.suffix.lower()]))
     return Recording(name, components, sample_rate, [Stretch(name, folder, 0, len(components))])
 
 
@@ -236,25 +256,29 @@ def _open_sigmf(
     if "core:sha512" in info and _sha512(data) != info["core:sha512"].lower():
         _refuse(data, "must have the core:sha512 of its metadata", "another", "It was changed or cut short.")
     components = _map(data, dtype)
-    stretches = _stretches(file, name, metadata["annotations"], len(components), folder)
+    stretches = _stretches(file, name, metadata, len(components), folder)
     return Recording(name, components, float(rate), stretches)
 
 
 def _stretches(
-    file: Path, name: str, annotations: list[dict[str, Any]], total: int, folder: str | None
+    file: Path, name: str, metadata: dict[str, Any], total: int, folder: str | None
 ) -> list[Stretch]:
+    """What is annotated; all of it where nothing is. Samples are counted from core:offset on."""
+    annotations, offset = metadata["annotations"], metadata["global"].get("core:offset", 0)
     if not annotations:
         return [Stretch(name, folder, 0, total)]
+    ends = [*sorted(c["core:sample_start"] - offset for c in metadata["captures"]), total]
     out, covered = [], 0
     width = len(str(len(annotations) - 1))
     for i, annotation in enumerate(annotations):
-        start = annotation["core:sample_start"]
-        count = annotation.get("core:sample_count", max(total - start, 0))
-        if start + count > total:
+        start = annotation["core:sample_start"] - offset
+        end = next((end for end in ends if end > start), total)  # of the capture it lies in
+        count = annotation.get("core:sample_count", max(end - start, 0))
+        if start < 0 or start + count > total:
             _refuse(
                 file,
-                f"annotation {i} must end within the {total} samples of the data",
-                f"one from {start} over {count}"[:80],
+                f"annotation {i} must lie within the {total} samples from core:offset {offset} on",
+                f"one from {annotation['core:sample_start']} over {count}"[:80],
                 "The data file may be cut short.",
             )
         covered += count
