@@ -266,3 +266,12 @@ def test_growth_goes_on_in_the_same_arithmetic():
     net = build_network((17,), 3, architecture="mlp")
     net.in_bfloat16 = True
     assert grow(net, "last-two", 2).network.in_bfloat16
+
+
+def test_training_without_dropout_gives_a_sample_the_same_features_every_time():
+    net = build_network((28, 28), 3, architecture="paper-mnist")
+    x = torch.rand(4, 28, 28)
+    net.train_without_dropout()
+    assert net.training
+    torch.testing.assert_close(net(x), net(x), rtol=0, atol=0)
+    assert not torch.equal(net.train()(x), net.train()(x))

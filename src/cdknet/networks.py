@@ -96,6 +96,14 @@ class Network(nn.Module):
             self.trunk.eval()
         return self
 
+    def train_without_dropout(self) -> Network:
+        """Training mode for methods that know no dropout: of a sample all steps see the same features."""
+        self.train()
+        for layer in self.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.eval()
+        return self
+
     def trainable(self) -> list[nn.Parameter]:
         """The weights that may change: all but those that were frozen."""
         return [weight for weight in self.parameters() if weight.requires_grad]

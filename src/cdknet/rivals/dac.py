@@ -148,7 +148,7 @@ def discover_dac(
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
         limits = thresholds(loop.epoch / max(options.discover_epochs - 1, 1))
-        _train_without_dropout(network)
+        network.train_without_dropout()  # label features of a sample are to be its own
         passes = math.ceil(LEAST_STEPS / math.ceil(len(rows) / BATCH_SIZE))
         blocks = [
             b for _ in range(passes) for b in batches(len(rows), options.discover_batch_size, generator)
@@ -184,14 +184,6 @@ def discover_dac(
     loop.finish()
     del network.rival_head
     return Discovery(network.eval(), loop.tensors["pseudo_labels"], loop.tensors["centers"])
-
-
-def _train_without_dropout(network: Network) -> None:
-    """Training mode, but DAC has no dropout: label features of a sample are to be its own."""
-    network.train()
-    for layer in network.modules():
-        if isinstance(layer, nn.Dropout):
-            layer.eval()
 
 
 # The plain setting of its paper: images without any label.

@@ -107,7 +107,7 @@ def discover_dec(
         row: dict[str, Any] = {"loss": float(divergence(p, q)), "changed": changed}
         if loop.epoch > 0 and changed < TOLERANCE:
             return {**row, "stop": True}
-        network.eval()
+        network.train_without_dropout()
         steps = math.ceil(len(rows) / options.discover_batch_size)
         passes = math.ceil(LEAST_STEPS / steps)
         parts = [b for _ in range(passes) for b in batches(len(rows), options.discover_batch_size, generator)]
