@@ -92,6 +92,17 @@ def test_the_map_finds_what_made_the_data_and_rises(seed, slope, offset):
     assert expected_calibration_error(found.apply(raw), right) < 0.06
 
 
+def test_confidences_that_are_lower_throughout_count_by_half():
+    """All of it may be due to a longer training, or to classes that are harder."""
+    generator = np.random.default_rng(0)
+    raw = generator.uniform(0.2, 0.9, 4000)
+    found = fit_map(raw, generator.uniform(size=4000) < raw)
+    lower = 1 / (1 + np.exp(1.0) * (1 - raw) / raw)  # by 1 in the logit
+    by_value, as_it_is = found._replace(quantiles=()).apply(lower).mean(), found.apply(raw).mean()
+    assert found.apply(lower).mean() == pytest.approx((by_value + as_it_is) / 2, abs=0.02)
+    assert by_value < as_it_is - 0.15
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_map_of_one_outcome_is_sure_but_not_certain(share):
     raw = np.linspace(0, 1, 200)

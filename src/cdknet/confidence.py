@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit, logit
+from scipy.stats import rankdata
 from torch import Tensor
 
 from cdknet.history import History
@@ -39,6 +40,7 @@ MOST_CUT = 5000  # samples that are cut once more, to see whether labels agree
 NEAREST = 5  # of them that speak for a sample which is not among them
 RESTARTS = 2  # of k-means, for each cut
 MOST_VOTERS = 10_000  # samples among which neighbours are looked for
+QUANTILES = 51  # of the raw confidences of the rehearsals that are kept
 EDGE = 1e-3  # raw confidences are kept this far from 0 and 1, where the logit has no value
 
 
@@ -103,13 +105,25 @@ def _neighbor_share(z: Tensor, labels: Tensor) -> Tensor:
 
 
 class Map(NamedTuple):
-    """P(right | raw), rising: a logistic function of the logit of the raw confidence."""
+    """P(right | raw), rising: a logistic function of the logit of the raw confidence.
+
+    Half by its value, half by its rank among the samples of its fit: raw confidences fall with the length of
+    a training, and a fit is longer than the rehearsals that the map was learned on; but where new classes lie
+    closer together than the hidden ones did, they fall as well, and that is to be heard.
+    """
 
     slope: float = 1.0
     offset: float = 0.0
+    quantiles: tuple[float, ...] = ()  # of the raw confidences that it was learned on; none: by value alone
 
     def apply(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
-        mapped: NDArray[np.float64] = expit(self.slope * _logit(raw) + self.offset)
+        """P(right) of all unlabelled samples of a fit."""
+        value = _logit(raw)
+        if self.quantiles:
+            rank = (rankdata(raw) - 0.5) / len(raw)
+            grid = np.linspace(0, 1, len(self.quantiles))
+            value = (value + _logit(np.interp(rank, grid, self.quantiles))) / 2
+        mapped: NDArray[np.float64] = expit(self.slope * value + self.offset)
         return mapped
 
 
@@ -127,7 +141,8 @@ def fit_map(raw: NDArray[np.float64], right: NDArray[np.bool_]) -> Map:
         return value, np.array([slope, float(np.mean(error))])
 
     found = minimize(cost, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, 20), (-20, 20)])
-    return Map(float(found.x[0]), float(found.x[1]))
+    quantiles = np.quantile(raw, np.linspace(0, 1, QUANTILES))
+    return Map(float(found.x[0]), float(found.x[1]), tuple(np.round(quantiles, 4).tolist()))
 
 
 def _logit(raw: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -210,6 +225,7 @@ def calibrate(
             "error_after": after,
             "slope": fitted.slope,
             "offset": fitted.offset,
+            "quantiles": list(fitted.quantiles),
             "seconds": round(time.perf_counter() - start, 2),
         },
     )
