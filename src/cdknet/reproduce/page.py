@@ -371,7 +371,7 @@ def _confidence(fits: Sequence[Mapping[str, Any]]) -> str:
         "CD-KNet+-Exp on the unlabelled samples of the fit (`benchmarks/confidence_study.py`): the share "
         "right of the hidden *old* classes that the confidence is learned on, the share of the new ones "
         "expected to be right, the share that is, the expected calibration error, and how often a right "
-        "sample is surer than a wrong one (.5: by chance). The signal, and that half of it goes by rank, were "
+        "sample is surer than a wrong one (.5: by chance). The signal, half of which goes by rank, was "
         "chosen on hidden old classes of wifi-csi-30, rf-50-sim and Fashion-MNIST; how an earlier form did "
         "on the new ones had been seen.\n",
         "| | seeds | hidden old classes | expected | right | calibration error | right ones surer |",
