@@ -11,10 +11,11 @@ from cdknet import ClassDiscovery
 from cdknet.budget import Budget
 from cdknet.cli import main
 from cdknet.history import History
+from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts
-from cdknet.rehearsal import NoRehearsal, Rehearsal
+from cdknet.rehearsal import NoRehearsal, Rehearsal, plan_folds, rehearse, reread
 from cdknet.runs import read_run, summary
-from cdknet.tune import CANDIDATES, choose, distinct, tune
+from cdknet.tune import CANDIDATES, better_half, choose, distinct, only_cuts, tune
 
 from contracts import blob_problem
 
@@ -31,22 +32,30 @@ def fits(monkeypatch):
         asked.append((params["label_weight"], params["method"], fold.number))
         truth = np.arange(100) % 2
         wrong = int(params["label_weight"]) + 3 * (params["method"] == "cd-knet")
-        return Rehearsal(truth, np.where(np.arange(100) < wrong, 1 - truth, truth), torch.zeros(100, 2))
+        labels = np.where(np.arange(100) < wrong, 1 - truth, truth)
+        return Rehearsal(truth, labels, torch.eye(2)[torch.from_numpy(labels)])
 
     monkeypatch.setattr("cdknet.tune.rehearse", rehearse)
     return asked
 
 
-TRIED = len(CANDIDATES) - 1  # with five old classes views lead already
+# With five old classes views lead already, and those of vectors are what auto means.
+TRIED = len(CANDIDATES) - 2
+CUTS = 2  # candidates that need no fit of their own
+FITS = [TRIED - CUTS, 5, 3]  # of a fold: the better half goes on
 
 
 def run(**changes):
     return tune(X, Y.astype(np.int64), PARAMS, Parts(), **{"folds": 2, "history": History(), **changes})
 
 
-def test_every_candidate_is_tried_on_every_fold_and_the_best_is_kept(fits):
+def test_the_better_half_is_tried_on_the_next_fold_and_the_best_is_kept(fits):
     report = run()
-    assert len(fits) == 2 * TRIED
+    assert [sum(fold == n for _, _, fold in fits) for n in (0, 1)] == FITS[:2]
+    assert len(report["tried"]) == TRIED
+    folds = {line["candidate"]: len(line["accuracies"]) for line in report["tried"]}
+    assert folds["as given"] == folds["images alone"] == folds["old labels low"] == 2
+    assert folds["paper"] == folds["one spectral cut"] == 1
     assert report["chosen"] == "images alone"
     assert report["options"] == {"label_weight": 0.0}
     assert report["alike"] == pytest.approx({"with_labels": 0.9, "images_alone": 1.0, "gain": -0.1})
@@ -67,15 +76,19 @@ def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
     monkeypatch.setattr("cdknet.tune.rehearse", failing)
     report = run()
     assert report["chosen"] == "old labels low"
-    assert report["tried"][1]["accuracies"] == [0.0, 0.0]
+    assert report["tried"][1]["accuracies"] == [0.0]
 
 
 def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
     few, many = (distinct(CANDIDATES, PARAMS, (6,), n) for n in (5, 50))
-    assert set(CANDIDATES) - set(few) == {"views lead"}
-    assert set(CANDIDATES) - set(many) == {"old labels lead"}
+    assert set(CANDIDATES) - set(few) == {"views lead", "views of vectors"}
+    assert set(CANDIDATES) - set(many) == {"old labels lead", "views of vectors"}
+    assert "views of vectors" in distinct(CANDIDATES, PARAMS, (28, 28), 5)
+    own = distinct(CANDIDATES, PARAMS, (28, 28), 5, ["views", "readout"])  # a user's own parts stand for them
+    assert set(CANDIDATES) - set(own) == {"views lead", "views of vectors", "one spectral cut", "k-means"}
     asked = distinct(CANDIDATES, {**PARAMS, "lead": "labels"}, (6,), 5)
-    assert set(CANDIDATES) - set(asked) == {"old labels lead", "images alone"}  # without labels none can lead
+    without = set(CANDIDATES) - set(asked)
+    assert without == {"old labels lead", "images alone", "views of vectors"}  # without labels none can lead
     with pytest.raises(
         ValueError, match="label_weight must be above 0"
     ):  # asked for: no other is taken for it
@@ -90,6 +103,31 @@ def test_ties_go_to_the_options_as_given_and_steadiness_counts():
     assert choose({"as given": [0.8], "other": [0.9]}, candidates)["options"] == {"heads": 0}
 
 
+def test_what_was_dropped_on_the_way_is_not_chosen_and_the_options_as_given_never_are_dropped():
+    candidates = {"as given": {}, "lucky": {"heads": 0}, "steady": {"heads": 1}}
+    report = choose({"as given": [0.7, 0.7], "lucky": [0.99], "steady": [0.8, 0.8]}, candidates)
+    assert report["chosen"] == "steady"
+    assert better_half({"as given": [0.1], "a": [0.9], "b": [0.8], "c": [0.7]}) == ["as given", "a"]
+    assert better_half({"as given": [0.1]}) == ["as given"]
+
+
+def test_another_cut_of_the_same_features_is_what_a_fit_with_that_readout_finds():
+    params = PARAMS | {"view_steps": 20, "head_steps": 20}
+    plan = plan_folds(Y.astype(np.int64), 2, folds=1, seed=0)[0]
+
+    def rehearsed(readout):
+        options = params | {"readout": readout}
+        return rehearse(X, Y.astype(np.int64), plan, options, Parts(), seed=3, history=History())
+
+    first = rehearsed("agreed")
+    for readout in ("spectral", "k-means"):
+        cut = reread(first, DiscoverOptions.pick(params | {"readout": readout}), 3)
+        assert cut.accuracy == pytest.approx(rehearsed(readout).accuracy, abs=0.05)
+    assert only_cuts(params, params | {"readout": "spectral"})
+    assert not only_cuts(params, params | {"readout": "heads"})
+    assert not only_cuts(params, params | {"readout": "spectral", "heads": 0})
+
+
 def test_finished_fits_are_not_done_again(fits, tmp_path):
     first = run(kept=tmp_path / "fits.jsonl")
     lines = (tmp_path / "fits.jsonl").read_text().splitlines()
@@ -99,7 +137,7 @@ def test_finished_fits_are_not_done_again(fits, tmp_path):
     assert len(fits) == 1
     fits.clear()
     run(kept=tmp_path / "other.jsonl", seed=1)
-    assert len(fits) == 2 * TRIED
+    assert len(fits) == sum(FITS[:2])
 
 
 def test_too_few_old_classes_are_named(fits):
@@ -166,7 +204,7 @@ def test_a_search_that_is_interrupted_is_taken_up_again(fits, monkeypatch, tmp_p
         ClassDiscovery(**options).fit(X, Y)
     monkeypatch.setattr("cdknet.tune.rehearse", working)
     model = ClassDiscovery(**options).fit(X, Y)
-    assert len(fits) == 3 * TRIED, "five were kept, the others tried"
+    assert len(fits) == sum(FITS), "five were kept, the others tried"
     assert model.tuning_["chosen"] == "images alone"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,12 +20,12 @@ from cdknet.budget import Budget
 from cdknet.data.openworld import UNLABELED
 from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
-from cdknet.networks import embed
+from cdknet.networks import embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, run_stages
 from cdknet.stages.discover import Clusterer
 from cdknet.stages.loop import Problem, derive_seed
-from cdknet.stages.plus import suited
+from cdknet.stages.plus import read_out, suited
 
 MOST_ROWS = 6000  # labelled samples that take part, unless there are many classes
 MOST_OF_A_CLASS = 250  # labelled samples of a class that take part where there are many
@@ -136,6 +137,13 @@ def rehearse(
     z = embed(discovery.network, problem.inputs, problem.new_rows, normalize=params["normalize_features"])
     truth = np.searchsorted(fold.hidden, known[is_hidden])
     return Rehearsal(truth, discovery.pseudo_labels.numpy(), z.features)
+
+
+def reread(rehearsal: Rehearsal, options: DiscoverOptions, seed: int) -> Rehearsal:
+    """The same rehearsal, its features cut into as many classes the way that `options.readout` says."""
+    options = replace(options, n_new_classes=int(rehearsal.truth.max()) + 1)
+    labels, _ = read_out(unit_length(rehearsal.features), None, options, None, seed)
+    return rehearsal._replace(labels=labels.numpy())
 
 
 def stages_of(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,7 +6,9 @@ No label of a new class is looked at. A finished fit is a line of a file: a sear
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,9 @@ from numpy.typing import NDArray
 from cdknet.history import History
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts
-from cdknet.rehearsal import NoRehearsal, check_clusterer, history_of_one, plan_folds, rehearse
+from cdknet.rehearsal import Fold, NoRehearsal, check_clusterer, history_of_one, plan_folds, rehearse, reread
 from cdknet.runs import fingerprint, read_jsonl
+from cdknet.stages.discover import view_name
 from cdknet.stages.plus import suited
 
 # What is tried: options that differ from those given. The first is what is kept where none is better.
@@ -28,7 +31,10 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "old labels lead": {"lead": "labels"},
     "views lead": {"lead": "views"},
     "views high": {"view_weight": 10.0},
+    "views of vectors": {"views": "vectors"},
     "no heads": {"heads": 0},
+    "one spectral cut": {"readout": "spectral"},
+    "k-means": {"readout": "k-means"},
     "paper": {"method": "cd-knet"},
 }
 # Which options of the candidates a method reads beside `method`; CD-KNet+ reads all of them, rivals none.
@@ -49,56 +55,106 @@ def tune(
     kept: Path | None = None,
     candidates: Mapping[str, Mapping[str, Any]] = CANDIDATES,
 ) -> Report:
-    """Try each candidate on each fold of hidden old classes; the report of `choose`.
+    """Try the candidates on folds of hidden old classes, the better half of them on each further fold.
 
-    `params` holds every option by name; `targets` are old classes 0, 1, ..., -1 for unlabelled samples, which
-    take no part. With `kept`, finished fits are appended there and not done again. A time budget is shared
-    out over the fits; folds that it leaves no time for are left out, for every candidate.
+    The report of `choose`. `params` holds every option by name; `targets` are old classes 0, 1, ..., -1 for
+    unlabelled samples, which take no part. With `kept`, finished fits are appended there and not done again.
+    A time budget is shared out over the fits; a fold that it leaves no time for is left out, for every
+    candidate.
     """
     check_clusterer(parts.clusterer)
     plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=seed)
-    candidates = distinct(candidates, params, X.shape[1:], int(targets.max()) + 1)
+    own_parts = {"views": parts.views, "readout": parts.clusterer}
+    taken = [option for option, own in own_parts.items() if own is not None]
+    candidates = distinct(candidates, params, X.shape[1:], int(targets.max()) + 1, taken)
     job = {k: v if isinstance(v, (bool, int, float, str)) else None for k, v in params.items()}
     about = fingerprint(np.frombuffer(json.dumps([job, seed, fingerprint(X, targets)]).encode(), np.uint8))
-    done = {}
-    if kept is not None and kept.exists():
-        lines = [line for line in read_jsonl(kept) if line["about"] == about]
-        done = {(line["candidate"], line["fold"]): line["accuracy"] for line in lines}
-    cells = [(name, plan) for plan in plans for name in candidates]
-    for number, (name, plan) in enumerate(cells):
-        history.progress("tune", number, len(cells))
-        if (name, plan.number) in done:
-            continue
+    fits = _Fits(kept, about)
+
+    def accuracies(name: str, running: Sequence[str], fold: Fold, own: History) -> dict[str, float]:
+        """Of a candidate, and of those still running that only cut its features another way."""
         options = {**params, **candidates[name]}
-        own = history_of_one(history, "tune", number, len(cells), options)
-        if own is None:
-            break
         try:
-            accuracy = rehearse(
-                X,
-                targets,
-                plan,
-                options,
-                parts,
-                seed=seed,
-                history=own,
-            ).accuracy
+            rehearsal = rehearse(X, targets, fold, options, parts, seed=seed, history=own)
         except (ValueError, FloatingPointError) as error:
-            if name == GIVEN:
-                raise NoRehearsal(f"with them hidden old classes could not be discovered: {error}") from None
-            accuracy = 0.0  # a candidate that cannot be fitted finds nothing
-        done[name, plan.number] = accuracy
-        if kept is not None:
-            line = {"about": about, "candidate": name, "fold": plan.number, "accuracy": accuracy}
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            with kept.open("a") as file:
-                file.write(json.dumps(line) + "\n")
-    history.progress("tune", len(cells), len(cells))
-    whole = [plan for plan in plans if all((name, plan.number) in done for name in candidates)]
-    if not whole:
+            if name != GIVEN:
+                return {name: 0.0}  # a candidate that cannot be fitted finds nothing
+            raise NoRehearsal(f"with them hidden old classes could not be discovered: {error}") from None
+        out = {name: rehearsal.accuracy}
+        for other in running:
+            theirs = {**params, **candidates[other]}
+            if other != name and only_cuts(options, theirs):
+                out[other] = reread(rehearsal, DiscoverOptions.pick(theirs), seed).accuracy
+        return out
+
+    found: dict[str, list[float]] = {name: [] for name in candidates}
+    running, tried, hidden = list(candidates), 0, []
+    for left, plan in zip(range(len(plans), 0, -1), plans, strict=True):
+        total = tried + sum(_halved(len(running), times) for times in range(left))
+        for name in running:
+            history.progress("tune", tried, total)
+            if (name, plan.number) not in fits.done:
+                own = history_of_one(history, "tune", tried, total, {**params, **candidates[name]})
+                if own is None:
+                    break
+                fits.keep(plan.number, accuracies(name, running, plan, own))
+            tried += 1
+        if any((name, plan.number) not in fits.done for name in running):
+            break
+        for name in running:
+            found[name].append(fits.done[name, plan.number])
+        hidden.append(list(plan.hidden))
+        running = better_half({name: found[name] for name in running})
+    history.progress("tune", 1, 1)
+    if not hidden:
         return untuned("the time budget was used up before every candidate could be tried once")
-    found_by = {name: [done[name, plan.number] for plan in whole] for name in candidates}
-    return choose(found_by, candidates) | {"hidden": [list(plan.hidden) for plan in whole]}
+    return choose(found, candidates) | {"hidden": hidden}
+
+
+class _Fits:
+    """Accuracies by candidate and fold; with a file, kept there as they come and found there again."""
+
+    def __init__(self, path: Path | None, about: str) -> None:
+        self.path, self.about = path, about
+        lines = read_jsonl(path) if path is not None and path.exists() else []
+        self.done: dict[tuple[str, int], float] = {
+            (line["candidate"], line["fold"]): line["accuracy"] for line in lines if line["about"] == about
+        }
+
+    def keep(self, fold: int, accuracies: Mapping[str, float]) -> None:
+        self.done |= {(name, fold): accuracy for name, accuracy in accuracies.items()}
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a") as file:
+            for name, accuracy in accuracies.items():
+                line = {"about": self.about, "candidate": name, "fold": fold, "accuracy": accuracy}
+                file.write(json.dumps(line) + "\n")
+
+
+def _halved(n: int, times: int) -> int:
+    """How many of n candidates there are after so many halvings by `better_half`."""
+    for _ in range(times):
+        n = max(math.ceil(n / 2), 1)
+    return n
+
+
+def better_half(found: Mapping[str, list[float]]) -> list[str]:
+    """The candidates to go on with: the better half by score, the options as given always among them."""
+    first = sorted(found, key=lambda name: (name != GIVEN, -score(found[name])))
+    kept = first[: _halved(len(found), 1)] if GIVEN in found else first
+    return [name for name in found if name in kept]
+
+
+def score(accuracies: Sequence[float]) -> float:
+    """How well and how steadily hidden classes were found: the mean less half a standard deviation."""
+    return float(np.mean(accuracies) - np.std(accuracies) / 2)
+
+
+def only_cuts(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the features learned with one set of options serve another, which only cuts them otherwise."""
+    cuts = other["method"] == "cd-knet+" and other["readout"] != "heads"  # heads are gone after stage 2
+    return cuts and {**mine, "readout": ""} == {**other, "readout": ""}
 
 
 def distinct(
@@ -106,21 +162,24 @@ def distinct(
     params: Mapping[str, Any],
     shape: tuple[int, ...],
     n_old_classes: int,
+    taken: Collection[str] = (),
 ) -> dict[str, Mapping[str, Any]]:
     """The candidates without those that cannot be, or come to the same as one before them on this problem.
 
-    An option that the method does not read makes no candidate.
+    An option that the method does not read makes no candidate, nor one that is `taken` by a user's own part.
     """
     kept: dict[str, Mapping[str, Any]] = {}
     seen: list[DiscoverOptions] = []
     for name, options in candidates.items():
+        if any(option in taken for option in options):
+            continue
         meant = DiscoverOptions.pick({**params, **options})
         if meant.method != "cd-knet+" and not options.keys() <= {"method"} | READ.get(meant.method, set()):
             continue
         if meant.method == "cd-knet+":
             if name != GIVEN and meant.lead == "labels" and meant.label_weight == 0:
                 continue
-            meant = suited(meant, shape, n_old_classes)
+            meant = replace(suited(meant, shape, n_old_classes), views=view_name(meant, shape))
         if meant not in seen:
             seen.append(meant)
             kept[name] = options
@@ -134,10 +193,11 @@ def untuned(reason: str) -> Report:
 
 
 def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[str, Any]]) -> Report:
-    """Keep what recovers hidden classes best and most steadily: mean less half a standard deviation.
+    """Keep what recovers hidden classes best and most steadily, by `score`, of what was tried on all folds.
 
     Ties go to the options as given.
     """
+    folds = max(len(accuracies) for accuracies in found.values())
     tried: list[dict[str, Any]] = [
         {
             "candidate": name,
@@ -145,12 +205,13 @@ def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[st
             "accuracies": list(accuracies),
             "mean": float(np.mean(accuracies)),
             "deviation": float(np.std(accuracies)),
-            "score": float(np.mean(accuracies) - np.std(accuracies) / 2),
+            "score": score(accuracies),
         }
         for name, accuracies in found.items()
     ]
     by_name = {line["candidate"]: line for line in tried}
-    best = max(tried, key=lambda line: (round(line["score"], 6), line["candidate"] == GIVEN))
+    last = [line for line in tried if len(line["accuracies"]) == folds]
+    best = max(last, key=lambda line: (round(line["score"], 6), line["candidate"] == GIVEN))
     report: Report = {"tried": tried, "chosen": best["candidate"], "options": best["options"]}
     if best["candidate"] == GIVEN:
         report["why"] = (
@@ -162,6 +223,7 @@ def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[st
             f"given {by_name[GIVEN]['score']:.3f} (mean accuracy less half a standard deviation)."
         )
     if ALONE in by_name:
-        labels, images = by_name[GIVEN]["mean"], by_name[ALONE]["mean"]
+        both = len(found[ALONE])  # folds; there may be more of the options as given
+        labels, images = float(np.mean(found[GIVEN][:both])), by_name[ALONE]["mean"]
         report["alike"] = {"with_labels": labels, "images_alone": images, "gain": labels - images}
     return report

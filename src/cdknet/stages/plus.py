@@ -160,7 +160,7 @@ def discover_plus(
     if not loop.done:
         z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
         in_time = loop.history.budget is None or loop.facts.get("grouped", False)  # for heads to learn
-        labels, how = _read_out(z, heads if in_time else None, options, clusterer, seed)
+        labels, how = read_out(z, heads if in_time else None, options, clusterer, seed)
         loop.facts["readout"] = how
         loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
         _hand_over(heads, network, problem)
@@ -200,7 +200,7 @@ def suited(options: DiscoverOptions, shape: tuple[int, ...], n_old_classes: int)
     )
 
 
-def _read_out(
+def read_out(
     z: Tensor, heads: Heads | None, options: DiscoverOptions, clusterer: Clusterer | None, seed: int
 ) -> tuple[Tensor, str]:
     """Pseudo-labels of the rows of z, and how they were found. `heads` is None where they learned nothing."""
