@@ -133,7 +133,7 @@ def test_a_whole_fit_keeps_to_its_time_and_says_where_it_went(tmp_path):
     start = time.perf_counter()
     model = ClassDiscovery(**ENDLESS, time_budget="3s").fit(X, Y)
     assert time.perf_counter() - start < 60, "it would go on for hours; machines are busy"
-    assert list(model.spent_) == ["discover", "expand", "calibrate"]
+    assert list(model.spent_) == ["tune", "discover", "expand", "calibrate"]
     assert model.spent_["discover"] > model.spent_["expand"]
     assert clustering_accuracy(TRUTH, model.labels_) > 0.9
     assert ClassDiscovery.load(model.save(tmp_path / "run")).spent_ == model.spent_

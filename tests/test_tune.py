@@ -179,6 +179,28 @@ def test_a_fit_can_choose_its_options_first(fits, tmp_path):
     assert again.label_weight == 10, "the parameters stay what the user gave"
 
 
+def test_a_fit_chooses_within_a_time_budget_unless_told_not_to(fits):
+    assert ClassDiscovery(**FEW, random_state=0).fit(X, Y).tuning_ is None
+    assert ClassDiscovery(**FEW, random_state=0, time_budget="1h", tune="off").fit(X, Y).tuning_ is None
+    model = ClassDiscovery(**FEW, random_state=0, time_budget="1h").fit(X, Y)
+    assert model.tuning_["chosen"] == "images alone"
+
+
+def test_what_choosing_leaves_is_shared_out_anew(fits, monkeypatch):
+    from cdknet import estimator
+
+    left, working = {}, estimator.run_stages
+
+    def run_stages(*args, history, **rest):
+        left.update({stage: history.budget.left(stage) for stage in ("discover", "expand")})
+        return working(*args, history=history, **rest)
+
+    monkeypatch.setattr("cdknet.estimator.run_stages", run_stages)
+    ClassDiscovery(**FEW, random_state=0, time_budget="1h").fit(X, Y)
+    assert left["discover"] == pytest.approx(3600 * 5 / 7, rel=0.02)  # .5 and .2, no calibration
+    assert left["expand"] == pytest.approx(3600, rel=0.02)
+
+
 def test_a_fit_that_is_taken_up_again_does_not_try_again(fits, tmp_path):
     options = {**FEW, "tune": "old-classes", "random_state": 0, "checkpoint_dir": tmp_path / "kept"}
     first = ClassDiscovery(**options).fit(X, Y)
@@ -254,15 +276,50 @@ def test_with_too_few_old_classes_a_fit_keeps_its_options_and_says_why(fits):
     assert not fits
 
 
-def test_only_folds_that_the_budget_left_time_for_count(fits):
-    clock = iter(range(1000))
-    budget = Budget(TRIED + 3, ["tune"], clock=lambda: float(next(clock)))
-    report = run(history=History([], budget))
+class Clock:
+    """Time that passes when a fit is made, a second each."""
+
+    def __init__(self, monkeypatch):
+        from cdknet import tune as module
+
+        self.now, working = 0.0, module.rehearse
+
+        def rehearse(*args, **rest):
+            self.now += 1
+            return working(*args, **rest)
+
+        monkeypatch.setattr("cdknet.tune.rehearse", rehearse)
+        monkeypatch.setattr("cdknet.rehearsal.Budget", lambda s, stages: Budget(s, stages, clock=self))
+
+    def __call__(self):
+        return self.now
+
+    def history(self, seconds):
+        return History([], Budget(seconds, ["tune"], clock=self))
+
+
+def test_only_what_the_budget_left_time_for_counts(fits, monkeypatch):
+    clock = Clock(monkeypatch)
+    report = run(history=clock.history(FITS[0] + 2.5))  # of the second fold only two
     assert len(report["hidden"]) == 1
     assert all(len(line["accuracies"]) == 1 for line in report["tried"])
-    report = run(history=History([], Budget(1e-9, ["tune"])))
+    assert len(report["tried"]) == TRIED
+    report = run(history=clock.history(2.5))  # as given with its other cuts, images alone; the third is cut
+    tried = [line["candidate"] for line in report["tried"]]
+    assert tried == ["as given", "images alone", "one spectral cut", "k-means"]
+    assert report["chosen"] == "images alone"
+    report = run(
+        history=clock.history(0.5), candidates={"as given": {}, "images alone": {"label_weight": 0.0}}
+    )
     assert report["options"] == {}
     assert "time budget" in report["why"]
+
+
+def test_a_budget_without_room_is_not_spent_on_choosing(fits, monkeypatch):
+    clock = Clock(monkeypatch)
+    assert run(history=clock.history(9), if_room=True)["options"] == {}
+    assert len(fits) == 1, "as given, to see how long it takes"
+    assert run(history=clock.history(12), if_room=True)["chosen"] == "images alone"
 
 
 def test_a_fit_spends_a_share_of_its_budget_on_choosing():

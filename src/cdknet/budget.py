@@ -29,6 +29,11 @@ class Budget:
         end = self._ends.get(stage, self._ends.get("discover", self.seconds))
         return end - (self.clock() - self._start)
 
+    @property
+    def rest(self) -> float:
+        """Seconds until all of it must be over."""
+        return self.seconds - (self.clock() - self._start)
+
     def charge(self, seconds: float) -> None:
         """Count time that was spent before this budget began: in a fit that is taken up again."""
         self._start -= seconds

@@ -248,18 +248,21 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         if seed is None:
             seed = _seed_of(self.random_state)
         checkpoint = self._checkpoint(X, labels, params, seed)
-        history = History(self.watchers, self._budget(params))
+        seconds, tunes = seconds_of(params["time_budget"]), _tunes(params)
+        history = History(self.watchers, self._budget(params, seconds, tunes=tunes))
         views = self.views if callable(self.views) else None
         parts = Parts(self.encoder, self.clusterer, views, device_of(self.device))
         run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
         tuning: Report | None = None
         try:
-            if params["tune"] != "off":
+            if tunes:
                 if isinstance(checkpoint, FolderCheckpoint):
                     checkpoint.begin()
                 with history.timed("tune"):
                     tuning = self._tuned(X, labels, params, parts, seed, history)
                 params |= tuning["options"]
+                if history.budget is not None:  # what is left, for the stages that there now are
+                    history.budget = self._budget(params, max(history.budget.rest, 0), tunes=False)
             fitted = run_stages(problem, params, parts, **run)
             if params["calibrate"]:
                 with history.timed("calibrate"):
@@ -286,7 +289,16 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         """The report of a search for options on hidden old classes."""
         kept = None if self.checkpoint_dir is None else Path(self.checkpoint_dir) / "tune.jsonl"
         try:
-            report = search(X, labels.targets, params, parts, seed=seed, history=history, kept=kept)
+            report = search(
+                X,
+                labels.targets,
+                params,
+                parts,
+                seed=seed,
+                history=history,
+                kept=kept,
+                if_room=params["tune"] == "auto",
+            )
         except NoRehearsal as reason:
             return untuned(str(reason))
         hidden = [[str(labels.old_classes[c]) for c in classes] for classes in report["hidden"]]
@@ -343,15 +355,11 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.calibration_ = calibration.facts
 
     @staticmethod
-    def _budget(params: dict[str, Any]) -> Budget | None:
-        seconds = seconds_of(params["time_budget"])
+    def _budget(params: dict[str, Any], seconds: float | None, *, tunes: bool) -> Budget | None:
         if seconds is None:
             return None
-        stages = [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
-        stages += ["calibrate"] * params["calibrate"]
-        if params["tune"] != "off":  # it may choose a method with a stage 1; what that leaves passes on
-            stages += ["tune", "pretrain"]
-        return Budget(seconds, stages)
+        stages = ["tune"] * tunes + [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
+        return Budget(seconds, stages + ["calibrate"] * params["calibrate"])
 
     def checked_params(self) -> dict[str, Any]:
         """Every parameter by name, if all of them hold what they must."""
@@ -426,7 +434,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         job = {k: plain(v) for k, v in params.items() if k not in apart}
         job |= {"seed": seed, "data": fingerprint(X, labels.targets), "cdknet": cdknet.__version__}
         kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
-        if self.stage_cache is None or self.time_budget is not None or self.tune != "off":
+        if self.stage_cache is None or self.time_budget is not None or _tunes(params):
             return kept  # stages cut short, or with options not known yet, are not shared
         return StageCache(self.stage_cache, self._stage_keys(job), kept)
 
@@ -656,6 +664,11 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
 
 
 _UNSAVED = ("encoder", "clusterer", "checkpoint_dir", "stage_cache", "watchers", "device", "random_state")
+
+
+def _tunes(params: dict[str, Any]) -> bool:
+    """Whether a fit first looks for options: when asked to, or within a time budget."""
+    return params["tune"] == "old-classes" or (params["tune"] == "auto" and params["time_budget"] is not None)
 
 
 def _seed_of(random_state: int | np.random.RandomState | None) -> int:

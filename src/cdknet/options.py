@@ -286,10 +286,10 @@ class TrustOptions(Options):
         True, "hide and discover some old classes, to learn how often a label is right; off: a raw signal"
     )
     tune: str = option(
-        "off",
+        "auto",
         "old-classes: before the fit, hide some old classes and keep the options that find them best; costs "
-        "about a dozen fits, or a third of the time budget",
-        choices=("off", "old-classes"),
+        "several fits, or about two fifths of the time budget; auto: within a time budget that has room for it",
+        choices=("auto", "off", "old-classes"),
     )
     time_budget: str | None = option(
         None,

@@ -169,15 +169,21 @@ class RehearsalProgress:
 
 
 def history_of_one(
-    history: History, stage: str, number: int, total: int, params: Mapping[str, Any]
+    history: History,
+    stage: str,
+    number: int,
+    total: int,
+    params: Mapping[str, Any],
+    most: float | None = None,
 ) -> History | None:
-    """For rehearsal `number` of `total`: its progress goes to the fit's watchers, its time is an even share.
+    """For rehearsal `number` of `total`: its progress goes to the fit's watchers.
 
-    None where the time budget of the fit has nothing left for `stage`.
+    Under a time budget it gets an even share of what is left to `stage`, or `most` seconds; None if there is
+    nothing left.
     """
     stages, budget = stages_of(params), None
     if history.budget is not None:
-        seconds = history.budget.left(stage) / (total - number)
+        seconds = history.budget.left(stage) / (total - number) if most is None else most
         if seconds <= 0:
             return None
         budget = Budget(seconds, stages)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdknet.budget import Budget
 from cdknet.history import History
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts
@@ -40,6 +41,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 # Which options of the candidates a method reads beside `method`; CD-KNet+ reads all of them, rivals none.
 READ: dict[str, set[str]] = {"cd-knet": {"label_weight"}}
 GIVEN, ALONE = "as given", "images alone"
+ROOM = 10  # a time budget worth so many rehearsals leaves room to try other options
 Report = dict[str, Any]
 
 
@@ -54,13 +56,14 @@ def tune(
     history: History,
     kept: Path | None = None,
     candidates: Mapping[str, Mapping[str, Any]] = CANDIDATES,
+    if_room: bool = False,
 ) -> Report:
     """Try the candidates on folds of hidden old classes, the better half of them on each further fold.
 
     The report of `choose`. `params` holds every option by name; `targets` are old classes 0, 1, ..., -1 for
     unlabelled samples, which take no part. With `kept`, finished fits are appended there and not done again.
-    A time budget is shared out over the fits; a fold that it leaves no time for is left out, for every
-    candidate.
+    Under a time budget fits are made, none of them shortened, while there is time for `tune`; with `if_room`
+    only if the budget is worth `ROOM` of the first.
     """
     check_clusterer(parts.clusterer)
     plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=seed)
@@ -71,7 +74,7 @@ def tune(
     about = fingerprint(np.frombuffer(json.dumps([job, seed, fingerprint(X, targets)]).encode(), np.uint8))
     fits = _Fits(kept, about)
 
-    def accuracies(name: str, running: Sequence[str], fold: Fold, own: History) -> dict[str, float]:
+    def one(name: str, running: Sequence[str], fold: Fold, own: History) -> dict[str, float]:
         """Of a candidate, and of those still running that only cut its features another way."""
         options = {**params, **candidates[name]}
         try:
@@ -88,27 +91,43 @@ def tune(
         return out
 
     found: dict[str, list[float]] = {name: [] for name in candidates}
-    running, tried, hidden = list(candidates), 0, []
+    hidden: list[list[int]] = []
+    running, tried = list(candidates), 0
     for left, plan in zip(range(len(plans), 0, -1), plans, strict=True):
         total = tried + sum(_halved(len(running), times) for times in range(left))
         for name in running:
             history.progress("tune", tried, total)
             if (name, plan.number) not in fits.done:
-                own = history_of_one(history, "tune", tried, total, {**params, **candidates[name]})
+                most = _time_for_one(history.budget, if_room and tried == 0)
+                own = history_of_one(history, "tune", tried, total, {**params, **candidates[name]}, most)
                 if own is None:
                     break
-                fits.keep(plan.number, accuracies(name, running, plan, own))
+                accuracies = one(name, running, plan, own)
+                if own.budget is not None and own.budget.rest <= 0:  # it was cut short: it says nothing
+                    break
+                fits.keep(plan.number, accuracies)
             tried += 1
-        if any((name, plan.number) not in fits.done for name in running):
+        finished = [name for name in running if (name, plan.number) in fits.done]
+        if len(finished) < (len(running) if hidden else 2):
             break
-        for name in running:
+        for name in finished:
             found[name].append(fits.done[name, plan.number])
         hidden.append(list(plan.hidden))
+        if len(finished) < len(running):
+            break
         running = better_half({name: found[name] for name in running})
     history.progress("tune", 1, 1)
     if not hidden:
-        return untuned("the time budget was used up before every candidate could be tried once")
-    return choose(found, candidates) | {"hidden": hidden}
+        return untuned("the time budget leaves no room to try others")
+    seen = {name: accuracies for name, accuracies in found.items() if accuracies}
+    return choose(seen, candidates) | {"hidden": hidden}
+
+
+def _time_for_one(budget: Budget | None, if_room: bool) -> float | None:
+    """Most seconds for the next fit: what is left to `tune`; to see whether there is room, less than that."""
+    if budget is None:
+        return None
+    return min(budget.left("tune"), budget.rest / ROOM) if if_room else budget.left("tune")
 
 
 class _Fits:
