@@ -287,8 +287,8 @@ class TrustOptions(Options):
     )
     tune: str = option(
         "auto",
-        "old-classes: before the fit, hide some old classes and keep the options that find them best; costs "
-        "several fits, or about two fifths of the time budget; auto: within a time budget that has room for it",
+        "old-classes: before the fit, hide some old classes and keep the options that find them best, in "
+        "several fits, or about two fifths of the time budget; auto: within a time budget with room for it",
         choices=("auto", "off", "old-classes"),
     )
     time_budget: str | None = option(
