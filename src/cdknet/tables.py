@@ -159,11 +159,11 @@ def confidence_sentence(confidence: dict[str, Any]) -> str:
 def tuning_table(report: dict[str, Any]) -> Table:
     """What was tried on hidden old classes; the chosen line is marked."""
     table = Table(title="Accuracy on hidden old classes", title_justify="left")
-    for name in ("candidate", "options", "folds", "mean", "deviation", "score"):
+    for name in ("candidate", "options", "folds", "mean", "gain", "score"):
         table.add_column(name, justify="left" if name in ("candidate", "options") else "right")
     for line in report["tried"]:
         options = ", ".join(f"{name}={value}" for name, value in line["options"].items())
-        figures = [f"{line[name]:.3f}" for name in ("mean", "deviation", "score")]
+        figures = [f"{line['mean']:.3f}", f"{line['gain']:+.3f}", f"{line['score']:+.3f}"]
         style = "bold" if line["candidate"] == report["chosen"] else ""
         table.add_row(line["candidate"], options, str(len(line["accuracies"])), *figures, style=style)
     return table

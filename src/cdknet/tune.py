@@ -160,14 +160,19 @@ def _halved(n: int, times: int) -> int:
 
 def better_half(found: Mapping[str, list[float]]) -> list[str]:
     """The candidates to go on with: the better half by score, the options as given always among them."""
-    first = sorted(found, key=lambda name: (name != GIVEN, -score(found[name])))
-    kept = first[: _halved(len(found), 1)] if GIVEN in found else first
+    first = sorted(found, key=lambda name: (name != GIVEN, -score(found[name], found[GIVEN])))
+    kept = first[: _halved(len(found), 1)]
     return [name for name in found if name in kept]
 
 
-def score(accuracies: Sequence[float]) -> float:
-    """How well and how steadily hidden classes were found: the mean less half a standard deviation."""
-    return float(np.mean(accuracies) - np.std(accuracies) / 2)
+def score(accuracies: Sequence[float], given: Sequence[float]) -> float:
+    """How much more is found than with the options as given, and how steadily, over the folds of both.
+
+    The mean of the differences less half their standard deviation. Differences, because folds are not
+    equally hard: what is as bad on an easy one as on a hard one is not steady.
+    """
+    gains = np.subtract(accuracies, given[: len(accuracies)])
+    return float(np.mean(gains) - np.std(gains) / 2)
 
 
 def only_cuts(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -212,7 +217,7 @@ def untuned(reason: str) -> Report:
 
 
 def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[str, Any]]) -> Report:
-    """Keep what recovers hidden classes best and most steadily, by `score`, of what was tried on all folds.
+    """Keep what recovers hidden classes best and most steadily (`score`), of what was tried on all folds.
 
     Ties go to the options as given.
     """
@@ -223,8 +228,8 @@ def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[st
             "options": dict(candidates[name]),
             "accuracies": list(accuracies),
             "mean": float(np.mean(accuracies)),
-            "deviation": float(np.std(accuracies)),
-            "score": score(accuracies),
+            "gain": float(np.mean(np.subtract(accuracies, found[GIVEN][: len(accuracies)]))),
+            "score": score(accuracies, found[GIVEN]),
         }
         for name, accuracies in found.items()
     ]
@@ -233,13 +238,12 @@ def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[st
     best = max(last, key=lambda line: (round(line["score"], 6), line["candidate"] == GIVEN))
     report: Report = {"tried": tried, "chosen": best["candidate"], "options": best["options"]}
     if best["candidate"] == GIVEN:
-        report["why"] = (
-            f"No other candidate has a better score than the options as given, {best['score']:.3f}."
-        )
+        report["why"] = "On hidden old classes nothing is steadily better than the options as given."
     else:
         report["why"] = (
-            f"On hidden old classes {best['candidate']!r} has a score of {best['score']:.3f}, the options as "
-            f"given {by_name[GIVEN]['score']:.3f} (mean accuracy less half a standard deviation)."
+            f"On hidden old classes {best['candidate']!r} finds {best['mean']:.3f}, the options as given "
+            f"{by_name[GIVEN]['mean']:.3f}: steadily more (mean gain less half a standard deviation: "
+            f"{best['score']:.3f})."
         )
     if ALONE in by_name:
         both = len(found[ALONE])  # folds; there may be more of the options as given
