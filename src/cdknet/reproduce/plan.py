@@ -24,8 +24,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "cd-knet-exp": {"method": "cd-knet"},
     "cd-knet-inf": {"method": "cd-knet", "label_weight": INFINITY, "expansion": "none"},
     "cd-knet-inf-exp": {"method": "cd-knet", "label_weight": INFINITY},
-    "dec": {"method": "dec", "expansion": "none"},
-    "dac": {"method": "dac", "expansion": "none"},
+    "dec": {"method": "dec", "expansion": "none", "discover_epochs": 10},
+    "dac": {"method": "dac", "expansion": "none", "discover_epochs": 10},
     "pairwise": {"method": "pairwise", "expansion": "none"},
     "uno": {"method": "cd-knet+", "view_weight": 0.0, "heads": 4, "readout": "heads", "expansion": "none"},
     "simgcd": {
@@ -88,7 +88,8 @@ BUDGETS = {
     "quick": (
         "Stage 1 ends when held-out old samples are right at .8 or no longer get better "
         "for 2 epochs, after 8 epochs at most (rf-50-sim, which is slower to learn: 25); stage 2 takes at "
-        "most 20 rounds and ends when U stops turning; stage 3 takes 400 steps of 128 samples. Adam at "
+        "most 20 rounds and ends when U stops turning (DEC and DAC, whose rounds go over all samples and not "
+        "over a few hundred, 10); stage 3 takes 400 steps of 128 samples. Adam at "
         ".001 throughout, bfloat16 where the processor has it. The same for every method of the paper."
     ),
     "paper": (
