@@ -407,8 +407,9 @@ def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
         "candidate of `tune` is scored on hidden *old* classes and then fitted; held-out ACC on the really "
         "new classes is for this table alone. Rank: the correlation of both orders over the candidates. Kept "
         f"less as given: {np.mean(won):+.3f} in the mean of {len(won)} problems, {min(won):+.3f} at worst. "
-        "That gains count, and not accuracies, was decided after splits 0 and 1 of digits and wifi-csi-30, where "
-        "accuracies had once kept something worse: of this rule these four are no test.\n",
+        "That gains over the options as given count, and not accuracies, was decided after splits 0 and 1 of "
+        "digits and wifi-csi-30, where accuracies had once kept something worse: for this rule these four "
+        "are no test.\n",
         "| set | split | rank | as given | kept by `tune` | best in hindsight |",
         "|---|---|---:|---:|---:|---:|",
     ]
