@@ -32,7 +32,7 @@ BATCH_SIZE = 128  # samples a step, as in the authors' released code for MNIST
 DECAY = (
     0.9  # of RMSprop, Keras's own, in which DAC was written; torch's begins with steps three times as long
 )
-LEAST_STEPS = 25  # a small set is passed over several times in an epoch, for at least so many steps
+LEAST_STEPS = 50  # a small set is passed over several times in an epoch, for at least so many steps
 
 
 class Thresholds(NamedTuple):

@@ -24,7 +24,7 @@ TOLERANCE = 0.001  # DEC stops when a smaller share of the samples changes its c
 LENGTH = 0.3  # the length of Student's t, in root mean squared distances to the own centre at the start;
 # DEC has 1 in units of its codes, which is about this much of their spread in its plain setting
 SLOWER = 0.1  # learning rate of the clustering, as a share of that before it: .01 after .1 in DEC
-LEAST_STEPS = 25  # a small set is passed over several times in a round, for at least so many steps
+LEAST_STEPS = 50  # a small set is passed over several times in a round, for at least so many steps
 
 # The plain setting, on images.
 LAYERS = (500, 500, 2000, 10)
