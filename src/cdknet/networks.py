@@ -315,7 +315,7 @@ def is_iq(shape: tuple[int, ...]) -> bool:
 
 
 def choose_architecture(shape: tuple[int, ...]) -> str:
-    """The network that `auto` means for samples of this shape."""
+    """The paper's network for samples of this shape."""
     if is_iq(shape):
         return "paper-rf"
     if len(shape) == 3 and shape[0] >= 3 and min(shape[1:]) >= 10:

@@ -97,9 +97,9 @@ class NetworkOptions(Options):
 
     network: str = option(
         "auto",
-        "network to train; auto picks by the shape of a sample; none and pca: the samples as they are, for "
-        "methods sscd and spectral without expansion",
-        choices=("auto", "paper-mnist", "paper-cifar", "paper-rf", "mlp", "small", "none", "pca"),
+        "network to train; paper: the paper's for samples of this shape; auto: that, or small for CD-KNet+; "
+        "none and pca: the samples as they are, for methods sscd and spectral without expansion",
+        choices=("auto", "paper", "paper-mnist", "paper-cifar", "paper-rf", "mlp", "small", "none", "pca"),
     )
     feature_size: int | None = option(
         None, "units of the penultimate layer, the features; unset: the network's own", least=2

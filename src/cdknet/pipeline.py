@@ -89,9 +89,7 @@ def run_stages(
         standardize = encoder is None
     statistics = input_statistics(problem.inputs) if standardize else (torch.zeros(1), torch.ones(1))
     shape = problem.inputs.sample_shape
-    name = network_options.network
-    if name == "auto":
-        name = "small" if second.method == "cd-knet+" else choose_architecture(shape)
+    name = network_name(network_options.network, second.method, shape)
     blueprint = Blueprint(
         architecture="encoder" if encoder is not None else name,
         sample_shape=shape,
@@ -164,6 +162,13 @@ def run_stages(
         chosen["views"] = "your own" if views is not None else view_name(second, shape)
         chosen["lead"] = suited(second, shape, problem.n_old_classes).lead
     return Fitted(pretraining, discovery, model, blueprint, chosen, novel)
+
+
+def network_name(name: str, method: str, shape: tuple[int, ...]) -> str:
+    """The network that an option means for a method and samples of this shape."""
+    if name == "auto":
+        name = "small" if method == "cd-knet+" else "paper"
+    return choose_architecture(shape) if name == "paper" else name
 
 
 def _novel_ones(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from cdknet.budget import Budget
 from cdknet.history import History
 from cdknet.options import DiscoverOptions
-from cdknet.pipeline import Parts
+from cdknet.pipeline import Parts, network_name
 from cdknet.rehearsal import Fold, NoRehearsal, check_clusterer, history_of_one, plan_folds, rehearse, reread
 from cdknet.runs import fingerprint, read_jsonl
 from cdknet.stages.discover import view_name
@@ -36,6 +36,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "no heads": {"heads": 0},
     "one spectral cut": {"readout": "spectral"},
     "k-means": {"readout": "k-means"},
+    "paper's network": {"network": "paper"},
     "paper": {"method": "cd-knet"},
 }
 # Which options of the candidates a method reads beside `method`; CD-KNet+ reads all of them, rivals none.
@@ -67,7 +68,7 @@ def tune(
     """
     check_clusterer(parts.clusterer)
     plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=seed)
-    own_parts = {"views": parts.views, "readout": parts.clusterer}
+    own_parts = {"network": parts.encoder, "views": parts.views, "readout": parts.clusterer}
     taken = [option for option, own in own_parts.items() if own is not None]
     candidates = distinct(candidates, params, X.shape[1:], int(targets.max()) + 1, taken)
     job = {k: v if isinstance(v, (bool, int, float, str)) else None for k, v in params.items()}
@@ -193,7 +194,7 @@ def distinct(
     An option that the method does not read makes no candidate, nor one that is `taken` by a user's own part.
     """
     kept: dict[str, Mapping[str, Any]] = {}
-    seen: list[DiscoverOptions] = []
+    seen: list[tuple[str, DiscoverOptions]] = []
     for name, options in candidates.items():
         if any(option in taken for option in options):
             continue
@@ -204,8 +205,9 @@ def distinct(
             if name != GIVEN and meant.lead == "labels" and meant.label_weight == 0:
                 continue
             meant = replace(suited(meant, shape, n_old_classes), views=view_name(meant, shape))
-        if meant not in seen:
-            seen.append(meant)
+        network = network_name({**params, **options}["network"], meant.method, shape)
+        if (network, meant) not in seen:
+            seen.append((network, meant))
             kept[name] = options
     return kept
 
