@@ -46,6 +46,7 @@ PAPER = {
     "pretrain_epochs": 8,
     "patience": 2,
     "min_subsample": 0,
+    "precision": "fastest",
 }
 PAPER_CANDIDATES: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -150,12 +151,13 @@ ONLY_PLUS = (
     "replay",
 )
 ONLY_PAPER = ("sigma",)
+NO_PART = ("tune",)  # without a time budget nothing is tried
 
 
 def relevant(options: dict[str, Any]) -> dict[str, Any]:
     """The options that have a part in a fit: the paper's knows no views and heads, ours no such kernel."""
     others = ONLY_PAPER if options["method"] == "cd-knet+" else ONLY_PLUS
-    return {name: value for name, value in options.items() if not name.startswith(others)}
+    return {name: value for name, value in options.items() if not name.startswith((*others, *NO_PART))}
 
 
 def current_cells(dataset: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
