@@ -29,9 +29,7 @@ from cdknet.views import Views
 UPPER, LOWER = 0.95, 0.455  # u(λ) = .95 - λ and l(λ) = .455 + .1 λ, section 3.3 of DAC
 MEET = (UPPER - LOWER) / 1.1  # the λ at which they meet
 BATCH_SIZE = 128  # samples a step, as in the authors' released code for MNIST
-DECAY = (
-    0.9  # of RMSprop, Keras's own, in which DAC was written; torch's begins with steps three times as long
-)
+DECAY = 0.9  # of RMSprop: Keras's own, in which DAC was written; torch's begins with far longer steps
 LEAST_STEPS = 50  # a small set is passed over several times in an epoch, for at least so many steps
 
 
