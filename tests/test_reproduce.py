@@ -213,6 +213,14 @@ def test_what_fits_expected_of_themselves_stands_beside_what_came_true():
     assert row.split(" | ")[1:] == ["2", *(f"{v} ± .000" for v in (".900", ".900", ".950", ".050")), ".750 |"]
 
 
+def test_both_budgets_stand_beside_each_other_over_the_seeds_that_both_have():
+    cells = [Cell("mnist", "sscd-exp", seed, budget) for seed in (0, 1) for budget in ("quick", "paper")]
+    accuracies = dict(zip(cells, (0.6, 0.5, 0.9, 0.7), strict=True))
+    lines = lines_of(cells[:3], accuracies.get)
+    assert "| SSCD-Exp | 1 | .600 | .500 | -0.100 |" in page(lines)
+    assert "| SSCD-Exp | 2 | .750 ± .212 | .600 ± .141 | -0.150 |" in page(lines_of(cells, accuracies.get))
+
+
 def test_what_tune_keeps_stands_beside_the_outcome():
     fit = {"set": "digits", "split": 0, "of": 3}
     fits = [

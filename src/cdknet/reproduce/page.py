@@ -163,7 +163,12 @@ def page(lines: Lines, pictures: Sequence[str] = (), studies: Studies = NO_STUDI
             _splits(here, budget),
         ]
         parts += [f"# Budget `{budget}`\n", _arithmetic(here), *[t for t in tables if t]]
-    parts += [_confidence(studies.confidence), tuning_table(studies.tuning), claims_table(lines)]
+    parts += [
+        _budgets(lines),
+        _confidence(studies.confidence),
+        tuning_table(studies.tuning),
+        claims_table(lines),
+    ]
     parts.append(REMARKS)
     if pictures:
         parts.append("## Figures\n")
@@ -431,6 +436,32 @@ def _raced(found: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
             seen[name].append(found[name][fold])
         running = better_half({name: seen[name] for name in running})
     return seen
+
+
+def _budgets(lines: Lines) -> str:
+    """The same seeds with both budgets: does `quick` change the picture?"""
+    out = []
+    for dataset in SETS:
+        for method in (*SSCD, *KNETS):
+            both = [
+                (lines[Cell(dataset, method, seed).key], lines[Cell(dataset, method, seed, "paper").key])
+                for seed in range(TABLES["table3"].most_seeds)
+                if {Cell(dataset, method, seed, budget).key for budget in BUDGETS} <= lines.keys()
+            ]
+            if both:
+                pairs = [[found[i]["test"]["acc"] for found in both] for i in (0, 1)]
+                values = " | ".join(spread(accuracies) for accuracies in pairs)
+                gap = np.mean(np.subtract(pairs[1], pairs[0]))
+                out.append(f"| {SETS[dataset]} | {TITLES[method]} | {len(both)} | {values} | {gap:+.3f} |")
+    if not out:
+        return ""
+    head = [
+        "# Both budgets beside each other\n",
+        "ACC on held-out samples, the same seeds.\n",
+        "| set | method | seeds | quick | paper | difference |",
+        "|---|---|---|---:|---:|---:|",
+    ]
+    return "\n".join([*head, *out, ""])
 
 
 def _ablation(lines: Lines, budget: str) -> str:
