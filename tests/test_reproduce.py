@@ -230,7 +230,7 @@ def test_what_tune_keeps_stands_beside_the_outcome():
         fit | {"split": 1, "candidate": "as given", "rehearsed": [1.0], "acc": 1.0},  # others are missing
     ]
     text = page({}, (), Studies(tuning=fits))
-    assert "| digits | 0 | -1.00 | 0.900 | no heads, 0.850 | paper, 0.950 |" in text
+    assert "| digits | 0 | 3 | -1.00 | 0.900 | no heads, 0.850 | paper, 0.950 |" in text
     assert "-0.050 in the mean of 1 problems" in text
     assert "| digits | 1 |" not in text
 

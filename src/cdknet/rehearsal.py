@@ -139,10 +139,11 @@ def rehearse(
     return Rehearsal(truth, discovery.pseudo_labels.numpy(), z.features)
 
 
-def reread(rehearsal: Rehearsal, options: DiscoverOptions, seed: int) -> Rehearsal:
-    """The same rehearsal, its features cut into as many classes the way that `options.readout` says."""
-    options = replace(options, n_new_classes=int(rehearsal.truth.max()) + 1)
-    labels, _ = read_out(unit_length(rehearsal.features), None, options, None, seed)
+def reread(rehearsal: Rehearsal, fold: Fold, options: DiscoverOptions, *, seed: int) -> Rehearsal:
+    """What `rehearse` finds where only `options.readout` differs: the same features, cut that way."""
+    options = replace(options, n_new_classes=len(fold.hidden))
+    z = unit_length(rehearsal.features)
+    labels, _ = read_out(z, None, options, None, derive_seed(seed, "rehearsal", fold.number))
     return rehearsal._replace(labels=labels.numpy())
 
 

@@ -88,7 +88,7 @@ def tune(
         for other in running:
             theirs = {**params, **candidates[other]}
             if other != name and only_cuts(options, theirs):
-                out[other] = reread(rehearsal, DiscoverOptions.pick(theirs), seed).accuracy
+                out[other] = reread(rehearsal, fold, DiscoverOptions.pick(theirs), seed=seed).accuracy
         return out
 
     found: dict[str, list[float]] = {name: [] for name in candidates}

@@ -88,13 +88,14 @@ BUDGETS = {
     "quick": (
         "Stage 1 ends when held-out old samples are right at .8 or no longer get better "
         "for 2 epochs, after 8 epochs at most (rf-50-sim, which is slower to learn: 25); stage 2 takes at "
-        "most 20 rounds and ends when U stops turning (DEC and DAC, whose rounds go over all samples and not "
-        "over a few hundred, 10); stage 3 takes 400 steps of 128 samples. Adam at "
+        "most 20 rounds and ends when U stops turning (DEC and DAC, whose rounds go over all new samples and "
+        "not a few percent of them, 10); stage 3 takes 400 steps of 128 samples. Adam at "
         ".001 throughout, bfloat16 where the processor has it. The same for every method of the paper."
     ),
     "paper": (
-        "Table II's epochs in full, no early stop, section VI.C's learning rates (rf-50-sim, wifi-csi-30 and "
-        "digits, for which the paper names none: .001); bfloat16 where the processor has it, as in quick."
+        "Table II's epochs in full (DEC and DAC, not in it: 10 rounds), no early stop, section VI.C's learning "
+        "rates (rf-50-sim, wifi-csi-30 and digits, for which the paper names none: .001); bfloat16 where the "
+        "processor has it, as in quick."
     ),
 }
 
