@@ -93,9 +93,9 @@ BUDGETS = {
         ".001 throughout, bfloat16 where the processor has it. The same for every method of the paper."
     ),
     "paper": (
-        "Table II's epochs in full (DEC and DAC, not in it: 10 rounds), no early stop, section VI.C's learning "
-        "rates (rf-50-sim, wifi-csi-30 and digits, for which the paper names none: .001); bfloat16 where the "
-        "processor has it, as in quick."
+        "Table II's epochs in full (DEC and DAC, not in it: 10 rounds), no early stop, section VI.C's "
+        "learning rates (rf-50-sim, wifi-csi-30 and digits, for which the paper names none: .001); "
+        "bfloat16 where the processor has it, as in quick."
     ),
 }
 
