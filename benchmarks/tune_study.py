@@ -25,7 +25,7 @@ from cdknet.history import History
 from cdknet.labels import encode_labels
 from cdknet.metrics import new_class_scores
 from cdknet.pipeline import Parts
-from cdknet.reproduce.page import tuning_table
+from cdknet.reproduce.studies import tuning_table
 from cdknet.tune import CANDIDATES, GIVEN, distinct, tune
 
 SETS = ("digits", "wifi-csi-30", "mnist", "fashion-mnist")

@@ -11,7 +11,7 @@ from cdknet.cli import main
 from cdknet.options import ALL_OPTIONS
 from cdknet.reproduce import paper
 from cdknet.reproduce.claims import Claim, p_greater, paired, verdict
-from cdknet.reproduce.page import Studies, page, read_studies, spread
+from cdknet.reproduce.page import page
 from cdknet.reproduce.plan import (
     ABLATIONS,
     BUDGETS,
@@ -23,7 +23,9 @@ from cdknet.reproduce.plan import (
     budget_options,
     plan,
 )
+from cdknet.reproduce.rows import spread
 from cdknet.reproduce.runner import open_problem, read_results, run_cells
+from cdknet.reproduce.studies import Studies, read_studies
 
 ROOT = Path(__file__).parent.parent
 
@@ -157,7 +159,7 @@ def line(cell, acc, old=(0.9, 0.9)):
     return {
         "key": cell.key,
         "new_classes": ["1", "2"],
-        "cell": {"budget": cell.budget, "method": cell.method},
+        "cell": {"budget": cell.budget, "method": cell.method, "seed": cell.seed},
         "options": dict(cell.options),
         "test": scores,
         "train": scores,
@@ -176,7 +178,8 @@ def test_the_page_has_every_table_with_the_papers_numbers_and_bold_for_the_best(
     text = page(lines)
     for heading in ("Tables III and IV", "Table V", "Table VI", "The paper's claims", "below the paper"):
         assert heading in text
-    assert "| no heads | 2 | .505 ± .007 | +0.000 | 0.900 |" in text
+    assert "| no heads | 2 | .505 ± .007 | +0.000 | .515 ± .007 | 0.900 |" in text
+    assert "| stage 1 to its end | 2 | .505 ± .007 | +0.000 | .515 ± .007 | 0.900 |" in text
     assert "| **mean** | 0.500 | 0.500 | **0.900** | 0.500 |" in text
     row = next(r for r in text.splitlines() if r.startswith("| CD-KNet-Exp |"))
     assert "**.900 ± .000**" in row
@@ -211,6 +214,22 @@ def test_what_fits_expected_of_themselves_stands_beside_what_came_true():
     text = page({}, (), Studies(confidence=[fit | {"ranking": 0.75}, fit | {"seed": 1, "ranking": None}]))
     row = next(r for r in text.splitlines() if r.startswith("| MNIST"))
     assert row.split(" | ")[1:] == ["2", *(f"{v} ± .000" for v in (".900", ".900", ".950", ".050")), ".750 |"]
+
+
+def test_a_part_is_compared_over_its_own_seeds():
+    """One seed of a variant against the same seed of the whole, however the others did."""
+    cells = [Cell("mnist", "cd-knet", seed) for seed in (0, 1)]
+    free = Cell("mnist", "cd-knet", 1, changes=(("normalize_features", False),))
+    lines = lines_of([*cells, free], {cells[0]: 0.9, cells[1]: 0.5, free: 0.6}.get)
+    row = next(r for r in page(lines).splitlines() if r.startswith("| features free"))
+    assert row.split(" | ")[1:4] == ["1", ".600", "+0.100"]
+
+
+def test_rivals_in_their_own_setting_stand_beside_their_papers():
+    run = {"method": "dac", "settings": {"images": 20_000}, "acc": 0.9, "nmi": 0.8, "ari": 0.7}
+    text = page({}, (), Studies(plain_rivals=[run]))
+    assert "| DAC | 1 | 20,000 | .900 | .800 | .700 | 0.978 |" in text
+    assert "| DEC |" not in text
 
 
 def test_both_budgets_stand_beside_each_other_over_the_seeds_that_both_have():

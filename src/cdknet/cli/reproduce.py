@@ -16,7 +16,7 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="table3 ... table6, fig3, fig4, fig5, ablation, splits, all; page: docs/results.md."
+            help="table3 ... table6, fig3 ... fig5, ablation, variants, splits, all; page: docs/results.md."
         ),
     ],
     datasets: Annotated[str, typer.Option(help="Only these sets, by comma: mnist,digits.")] = "",

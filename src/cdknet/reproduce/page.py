@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,25 +23,27 @@ from cdknet.reproduce.plan import (
     SSCD,
     TABLES,
     TITLES,
+    VARIANTS,
     Cell,
     plain_cell,
 )
+from cdknet.reproduce.rows import SETS, Row, spread
 from cdknet.reproduce.runner import Lines, read_results, seeds_of
-from cdknet.runs import read_jsonl, replace_file
+from cdknet.reproduce.studies import (
+    NO_STUDIES,
+    Studies,
+    confidence_table,
+    old_classes_table,
+    plain_rivals_table,
+    read_studies,
+    tuning_table,
+)
+from cdknet.runs import replace_file
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
 __all__ = ["draw_figures", "page", "terminal_table", "write_page"]
-
-SETS = {
-    "mnist": "MNIST, 0-4 known, 5-9 new",
-    "fashion-mnist": "Fashion-MNIST, 0-4 known, 5-9 new",
-    "cifar-100": "CIFAR-100, 70 known, 30 new",
-    "rf-50-sim": "rf-50-sim, 35 devices known, 15 new, drawn by the seed (a stand-in for RF-50)",
-    "wifi-csi-30": "wifi-csi-30, 20 devices known, 10 new, drawn by the seed (real radio)",
-    "digits": "scikit-learn's digits, 0-4 known, 5-9 new",
-}
 
 SHOWN = {
     "fig3": "Held-out digits by t-SNE, coloured by what they are: old classes as dots, new ones as crosses.",
@@ -128,22 +130,6 @@ def write_page(results: Path, docs: Path) -> Path:
     return path
 
 
-class Studies(NamedTuple):
-    """What benchmarks found beside the cells: lines of their files, none where they have not been run."""
-
-    classifiers: Sequence[Mapping[str, Any]] = ()  # benchmarks/supervised.py
-    confidence: Sequence[Mapping[str, Any]] = ()  # benchmarks/confidence_study.py
-    tuning: Sequence[Mapping[str, Any]] = ()  # benchmarks/tune_study.py
-
-
-NO_STUDIES = Studies()
-
-
-def read_studies(results: Path) -> Studies:
-    files = [results / f"{name}.jsonl" for name in ("supervised", "confidence", "tune_study")]
-    return Studies(*(list(read_jsonl(path)) if path.exists() else [] for path in files))
-
-
 def page(lines: Lines, pictures: Sequence[str] = (), studies: Studies = NO_STUDIES) -> str:
     """The whole page as Markdown."""
     parts = [INTRODUCTION]
@@ -158,14 +144,16 @@ def page(lines: Lines, pictures: Sequence[str] = (), studies: Studies = NO_STUDI
             _expansion(here, budget),
         ]
         tables += [
-            _old_classes(here, budget, studies.classifiers),
+            old_classes_table(here, budget, studies.classifiers),
+            _variants(here, budget),
             _ablation(here, budget),
             _splits(here, budget),
         ]
         parts += [f"# Budget `{budget}`\n", _arithmetic(here), *[t for t in tables if t]]
     parts += [
         _budgets(lines),
-        _confidence(studies.confidence),
+        plain_rivals_table(studies.plain_rivals),
+        confidence_table(studies.confidence),
         tuning_table(studies.tuning),
         claims_table(lines),
     ]
@@ -191,21 +179,6 @@ def _arithmetic(lines: Lines) -> str:
 
 
 # Tables
-
-
-class Row(NamedTuple):
-    """All seeds of one cell."""
-
-    title: str
-    lines: list[Mapping[str, Any]]
-    paper: tuple[float, ...] | None
-    ours: bool = False  # not a method of the paper
-
-    def values(self, part: str, measure: str) -> list[float]:
-        return [line[part][measure] for line in self.lines]
-
-    def old(self, when: str) -> list[float]:
-        return [line[when] for line in self.lines if line.get(when) is not None]
 
 
 def _glance(lines: Lines, budget: str) -> str:
@@ -329,116 +302,6 @@ def _expansion(lines: Lines, budget: str) -> str:
     return "\n".join([*head, *out, ""])
 
 
-def _old_classes(lines: Lines, budget: str, classifiers: Sequence[Mapping[str, Any]]) -> str:
-    """What CD-KNet+-Exp still knows of the old classes, over the seeds of the plain classifier."""
-    out = []
-    for dataset, title in SETS.items():
-        plain = {
-            c["seed"]: c.get("by_slice", c["accuracy"])
-            for c in classifiers
-            if c["set"] == dataset and c["network"] == "small"
-        }
-        keys = {seed: Cell(dataset, "cd-knet+-exp", seed, budget).key for seed in sorted(plain)}
-        both = [
-            (plain[seed], lines[key]) for seed, key in keys.items() if "old_among_old" in lines.get(key, {})
-        ]
-        if both:
-            alone = [accuracy for accuracy, _ in both]
-            among, among_all = ([line[k] for _, line in both] for k in ("old_among_old", "old_after"))
-            gap = float(np.mean(among) - np.mean(alone))
-            columns = [spread(alone), spread(among), f"{gap:+.3f}", spread(among_all)]
-            out.append(f"| {title} | {len(both)} | {' | '.join(columns)} |")
-    if not out:
-        return ""
-    head = [
-        "## Old classes, against a plain classifier\n",
-        "Held-out samples of old classes: a classifier of these alone with the network of CD-KNet+ "
-        "(`benchmarks/supervised.py --network small`), CD-KNet+-Exp asked which of the old classes it is, "
-        "the difference, and CD-KNet+-Exp with the new classes competing. The end of stage 3 was "
-        "chosen on such samples of Fashion-MNIST and rf-50-sim: expect some optimism there.\n",
-        "| | seeds | plain classifier | CD-KNet+-Exp, among old | difference | among all |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
-
-
-def _confidence(fits: Sequence[Mapping[str, Any]]) -> str:
-    """What fits expected of themselves, and what came true."""
-    out = []
-    for dataset, title in SETS.items():
-        mine = [fit for fit in fits if fit["set"] == dataset]
-        if mine:
-            hidden = [float(np.mean(fit["rehearsed"])) for fit in mine]
-            columns = [spread(hidden), *(spread([fit[k] for fit in mine]) for k in ("expected", "right"))]
-            columns += [spread([fit["error"] for fit in mine])]
-            columns += [spread([fit["ranking"] for fit in mine if fit["ranking"] is not None] or [1.0])]
-            out.append(f"| {title} | {len(mine)} | {' | '.join(columns)} |")
-    if not out:
-        return ""
-    head = [
-        "## Confidence, against the truth\n",
-        "CD-KNet+-Exp on the unlabelled samples of the fit (`benchmarks/confidence_study.py`): the share "
-        "right of the hidden *old* classes that the confidence is learned on, the share of the new ones "
-        "expected to be right, the share that is, the expected calibration error, and how often a right "
-        "sample is surer than a wrong one (.5: by chance). The signal, half of which goes by rank, was "
-        "chosen on hidden old classes of wifi-csi-30, rf-50-sim and Fashion-MNIST; how an earlier form did "
-        "on the new ones had been seen.\n",
-        "| | seeds | hidden old classes | expected | right | calibration error | right ones surer |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
-
-
-def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
-    """Does what recovers hidden old classes also find new ones? A row a problem that is all there."""
-    from scipy.stats import spearmanr
-
-    from cdknet.tune import CANDIDATES, GIVEN, choose
-
-    out, won = [], []
-    for name, split in sorted({(fit["set"], fit["split"]) for fit in fits}):
-        mine = {fit["candidate"]: fit for fit in fits if (fit["set"], fit["split"]) == (name, split)}
-        if len(mine) < next(iter(mine.values()))["of"]:
-            continue
-        acc = {candidate: fit["acc"] for candidate, fit in mine.items()}
-        raced = _raced({candidate: fit["rehearsed"] for candidate, fit in mine.items()})
-        kept = choose(raced, CANDIDATES)["chosen"]
-        rank = spearmanr([np.mean(mine[c]["rehearsed"]) for c in acc], list(acc.values())).statistic
-        best = max(acc, key=lambda c: acc[c])
-        won.append(acc[kept] - acc[GIVEN])
-        numbers = f"{acc[GIVEN]:.3f} | {kept}, {acc[kept]:.3f} | {best}, {acc[best]:.3f}"
-        out.append(f"| {name} | {split} | {len(mine)} | {rank:+.2f} | {numbers} |")
-    if not out:
-        return ""
-    head = [
-        "## Choosing on hidden old classes, against the outcome\n",
-        "Random splits of the classes (`benchmarks/tune_study.py`, at most 1,000 samples of a class). Each "
-        "candidate of `tune`, of which some came later, is scored on hidden *old* classes and then fitted; "
-        "held-out ACC on the really new classes is for this table alone. Rank: the correlation of both "
-        "orders over the candidates. Kept "
-        f"less as given: {np.mean(won):+.3f} in the mean of {len(won)} problems, {min(won):+.3f} at worst. "
-        "That gains over the options as given count, and not accuracies, was decided after splits 0 and 1 of "
-        "digits and wifi-csi-30, where accuracies had once kept something worse: for this rule these four "
-        "are no test.\n",
-        "| set | split | candidates | rank | as given | kept by `tune` | best in hindsight |",
-        "|---|---|---|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
-
-
-def _raced(found: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
-    """What `tune` would have seen of accuracies known on every fold: the worse half is dropped on each."""
-    from cdknet.tune import better_half
-
-    seen: dict[str, list[float]] = {name: [] for name in found}
-    running = list(found)
-    for fold in range(len(next(iter(found.values())))):
-        for name in running:
-            seen[name].append(found[name][fold])
-        running = better_half({name: seen[name] for name in running})
-    return seen
-
-
 def _budgets(lines: Lines) -> str:
     """The same seeds with both budgets: does `quick` change the picture?"""
     out = []
@@ -465,36 +328,50 @@ def _budgets(lines: Lines) -> str:
     return "\n".join([*head, *out, ""])
 
 
-def _ablation(lines: Lines, budget: str) -> str:
-    blocks = []
-    for dataset in TABLES["ablation"].datasets:
+def _one_by_one(
+    lines: Lines, budget: str, what: str, parts: Mapping[str, tuple[str, dict[str, Any]]], head: Sequence[str]
+) -> str:
+    """One part of a method taken away or exchanged at a time, against the whole, a block for each set."""
+    blocks, table = [], TABLES[what]
+    for dataset in table.datasets:
         rows = [
             (title, found)
-            for title, (method, changes) in ABLATIONS.items()
-            if (found := seeds_of(lines, plain_cell(dataset, method, 0, budget, changes))[:3])
+            for title, (method, changes) in parts.items()
+            if (found := seeds_of(lines, plain_cell(dataset, method, 0, budget, changes))[: table.most_seeds])
         ]
         if len(rows) < 2 or rows[0][0] != "as it is":
             continue
-        whole = np.mean([line["test"]["acc"] for line in rows[0][1]])
+        whole = {line["cell"]["seed"]: line["test"]["acc"] for line in rows[0][1]}
         blocks += [
             f"### {SETS[dataset]}\n",
-            "| | seeds | ACC | difference | old after |",
-            "|---|---|---:|---:|---:|",
+            "| | seeds | ACC | difference | train purity | old after |",
+            "|---|---|---:|---:|---:|---:|",
         ]
         for title, found in rows:
-            values = [line["test"]["acc"] for line in found]
-            old = np.mean([line["old_after"] for line in found])
-            blocks.append(
-                f"| {title} | {len(found)} | {spread(values)} | {np.mean(values) - whole:+.3f} | {old:.3f} |"
-            )
+            row = Row(title, found, None)
+            gains = [line["test"]["acc"] - whole[line["cell"]["seed"]] for line in found]
+            columns = [spread(row.values("test", "acc")), f"{np.mean(gains):+.3f}"]
+            columns += [spread(row.values("train", "purity")), f"{np.mean(row.old('old_after')):.3f}"]
+            blocks.append(f"| {title} | {len(found)} | {' | '.join(columns)} |")
         blocks.append("")
-    if not blocks:
-        return ""
+    return "\n".join([*head, *blocks]) if blocks else ""
+
+
+def _ablation(lines: Lines, budget: str) -> str:
     head = [
         "## Ablation of CD-KNet+-Exp\n",
-        "One part taken away or exchanged at a time; held-out samples.\n",
+        "One part taken away or exchanged at a time; held-out samples, differences over the same seeds.\n",
     ]
-    return "\n".join([*head, *blocks])
+    return _one_by_one(lines, budget, "ablation", ABLATIONS, head)
+
+
+def _variants(lines: Lines, budget: str) -> str:
+    head = [
+        "## What the paper leaves open\n",
+        "CD-KNet (stage 2) with one choice of ours exchanged at a time (`cdknet reproduce variants`): is it "
+        "for these that it stays below the paper? For this table alone; nothing was chosen by it.\n",
+    ]
+    return _one_by_one(lines, budget, "variants", VARIANTS, head)
 
 
 def _splits(lines: Lines, budget: str) -> str:
@@ -521,14 +398,6 @@ def _splits(lines: Lines, budget: str) -> str:
     return "\n".join(
         ["## Random splits of the classes\n", "ACC on held-out samples, one seed each.\n", *blocks]
     )
-
-
-def spread(values: Sequence[float]) -> str:
-    """.912 ± .010"""
-    mean = f"{np.mean(values):.3f}".removeprefix("0")
-    if len(values) == 1:
-        return mean
-    return f"{mean} ± {np.std(values, ddof=1):.3f}".replace("± 0", "± ")
 
 
 # For the terminal

@@ -1,0 +1,40 @@
+"""Rows of the tables: all seeds of a cell, and how sets and numbers are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+SETS = {
+    "mnist": "MNIST, 0-4 known, 5-9 new",
+    "fashion-mnist": "Fashion-MNIST, 0-4 known, 5-9 new",
+    "cifar-100": "CIFAR-100, 70 known, 30 new",
+    "rf-50-sim": "rf-50-sim, 35 devices known, 15 new, drawn by the seed (a stand-in for RF-50)",
+    "wifi-csi-30": "wifi-csi-30, 20 devices known, 10 new, drawn by the seed (real radio)",
+    "digits": "scikit-learn's digits, 0-4 known, 5-9 new",
+}
+
+
+class Row(NamedTuple):
+    """All seeds of one cell."""
+
+    title: str
+    lines: list[Mapping[str, Any]]
+    paper: tuple[float, ...] | None
+    ours: bool = False  # not a method of the paper
+
+    def values(self, part: str, measure: str) -> list[float]:
+        return [line[part][measure] for line in self.lines]
+
+    def old(self, when: str) -> list[float]:
+        return [line[when] for line in self.lines if line.get(when) is not None]
+
+
+def spread(values: Sequence[float]) -> str:
+    """.912 ± .010"""
+    mean = f"{np.mean(values):.3f}".removeprefix("0")
+    if len(values) == 1:
+        return mean
+    return f"{mean} ± {np.std(values, ddof=1):.3f}".replace("± 0", "± ")
