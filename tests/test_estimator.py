@@ -245,6 +245,15 @@ def test_a_stage_that_two_fits_share_is_trained_once(tmp_path):
     assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["discover"] * 2 + ["pretrain"]
 
 
+def test_features_that_are_cut_in_two_ways_are_learned_once(tmp_path):
+    plus = {**QUICK, "method": "cd-knet+", "view_steps": 3, "head_steps": 3, "expansion": "none"}
+    for readout in ("agreed", "heads", "k-means"):
+        shared = ClassDiscovery(**plus, readout=readout, stage_cache=tmp_path).fit(X, Y)
+        alone = ClassDiscovery(**plus, readout=readout).fit(X, Y)
+        np.testing.assert_array_equal(shared.predict_proba(X), alone.predict_proba(X))
+    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["cluster"] * 3 + ["discover"]
+
+
 class OwnEncoder(nn.Module):
     """A user's network: any module from a batch to rows."""
 

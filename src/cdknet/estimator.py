@@ -82,7 +82,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         parameters, and ends in the same result. Without a `random_state`, its seed is taken from there.
     stage_cache : path, optional
         Where finished stages 1 and 2 are kept for other fits. A fit of the same data, seed and options of a
-        stage (and those before it) takes it from there instead of training again.
+        stage (and those before it) takes it from there instead of training again; so does one that only cuts
+        the same features of CD-KNet+ another way (`readout`).
     watchers : sequence of callables
         Each is called with a dict an epoch; one that returns True ends the stage.
 
@@ -447,8 +448,9 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         first += [[job[f.name] for f in fields(group)] for group in (NetworkOptions, PretrainOptions)]
         keys = {"pretrain": first}
         if self.clusterer is None and not callable(self.views):
-            second = [*first, [job[f.name] for f in fields(DiscoverOptions)]]
-            keys["discover"] = second
+            cut = ("readout", "kmeans_restarts") if job["method"] == "cd-knet+" else ()  # after the learning
+            second = [*first, [job[f.name] for f in fields(DiscoverOptions) if f.name not in cut]]
+            keys |= {"discover": second, "cluster": [*second, [job[name] for name in cut]]}
         return keys
 
     # Answering

@@ -69,6 +69,16 @@ class NoCheckpoint:
         return None
 
 
+def once(checkpoint: Checkpoint | None, stage: str, step: Callable[[], Snapshot]) -> Snapshot:
+    """What `step`, which has no epochs, makes: as it was kept, or made now and kept."""
+    checkpoint = checkpoint or NoCheckpoint()
+    made = checkpoint.load(stage)
+    if made is None:
+        made = step()
+        checkpoint.save(stage, made)
+    return made
+
+
 def derive_seed(seed: int, *what: str | int) -> int:
     """A seed of its own for each purpose, from one seed."""
     words = [zlib.crc32(w.encode()) if isinstance(w, str) else w for w in what]

@@ -29,7 +29,7 @@ from cdknet.stages.discover import (
     wanted_classes,
 )
 from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses
-from cdknet.stages.loop import Checkpoint, Loop, Problem, derive_seed, seeded, set_rates
+from cdknet.stages.loop import Checkpoint, Loop, Problem, Snapshot, derive_seed, once, seeded, set_rates
 from cdknet.views import Views
 
 SIGMA = 0.5  # width of the kernel on the unit sphere
@@ -158,22 +158,25 @@ def discover_plus(
 
     loop.run(limit, epoch)
     if not loop.done:
+        _hand_over(heads, network, problem)
+    loop.finish()
+
+    def clusters() -> Snapshot:
         z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
         in_time = loop.history.budget is None or loop.facts.get("grouped", False)  # for heads to learn
         labels, how = read_out(z, heads if in_time else None, options, clusterer, seed)
-        loop.facts["readout"] = how
-        loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
-        _hand_over(heads, network, problem)
-    loop.finish()
-    kept = loop.tensors
+        tensors = {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
+        return Snapshot(1, True, tensors, {"readout": how})
+
+    found = once(checkpoint, "cluster", clusters)
     del network.heads
     return Discovery(
         network.eval(),
-        kept["pseudo_labels"],
-        kept["centers"],
-        votes=loop.facts["readout"] in ("agreed", "spectral"),
-        U=kept.get("U"),
-        U_rows=graph if "U" in kept else None,
+        found.tensors["pseudo_labels"],
+        found.tensors["centers"],
+        votes=found.facts["readout"] in ("agreed", "spectral"),
+        U=loop.tensors.get("U"),
+        U_rows=graph if "U" in loop.tensors else None,
         sigma=SIGMA,
     )
 
