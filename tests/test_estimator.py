@@ -32,6 +32,7 @@ QUICK = {
     "calibrate": False,
     "random_state": 0,
 }
+PLUS = {**QUICK, "method": "cd-knet+", "view_steps": 3, "head_steps": 3, "expand_epochs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +215,9 @@ def test_with_novelty_unlabelled_samples_of_old_classes_stay_old(expansion, tmp_
     taken = ~np.isin(model.labels_[mixed < 0], model.classes_[3:])
     np.testing.assert_array_equal(model.pseudo_labels_ == -1, taken)
     assert ((model.confidence_ > 0) & (model.confidence_ <= 1)).all()
+    rows = np.flatnonzero(mixed < 0)[taken]
+    old = model.predict_proba(X[rows])[:, :3]  # a sample taken for old is as sure as it is among old classes
+    np.testing.assert_allclose(model.confidence_[rows], old.max(axis=1) / old.sum(axis=1), rtol=1e-4)
     loaded = ClassDiscovery.load(model.save(tmp_path / "run"))
     np.testing.assert_array_equal(loaded.labels_, model.labels_)
     without = ClassDiscovery(**options).fit(X, mixed)
@@ -246,12 +250,79 @@ def test_a_stage_that_two_fits_share_is_trained_once(tmp_path):
 
 
 def test_features_that_are_cut_in_two_ways_are_learned_once(tmp_path):
-    plus = {**QUICK, "method": "cd-knet+", "view_steps": 3, "head_steps": 3, "expansion": "none"}
+    plus = {**PLUS, "expansion": "none"}
     for readout in ("agreed", "heads", "k-means"):
         shared = ClassDiscovery(**plus, readout=readout, stage_cache=tmp_path).fit(X, Y)
         alone = ClassDiscovery(**plus, readout=readout).fit(X, Y)
         np.testing.assert_array_equal(shared.predict_proba(X), alone.predict_proba(X))
     assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["cluster"] * 3 + ["discover"]
+
+
+def test_cd_knet_plus_has_its_features_on_the_sphere_whatever_is_asked(tmp_path):
+    asked = {**PLUS, "expansion": "none", "readout": "k-means"}
+    model = ClassDiscovery(**asked, normalize_features=False).fit(X, Y)
+    same = ClassDiscovery(**asked).fit(X, Y).predict_proba(X)
+    np.testing.assert_array_equal(model.predict_proba(X), same)
+    loaded = ClassDiscovery.load(model.save(tmp_path / "run"))
+    np.testing.assert_array_equal(loaded.predict_proba(X), same)
+
+
+def test_without_stage_3_labels_are_what_stage_2_found():
+    """New samples in the middle of an old class: a vote of all neighbours says nothing about which new one."""
+    generator = np.random.default_rng(0)
+    old = generator.normal(size=(400, 3))
+    new = np.array([[0.02, 0, 0], [-0.02, 0, 0]])[np.arange(40) % 2] + generator.normal(0, 1e-4, (40, 3))
+    x = np.concatenate([old, old + 50, new]).astype(np.float32)
+    y = np.repeat([0, 1, -1], [400, 400, 40])
+    for method in ("sscd", "spectral"):
+        options = {**QUICK, **METHODS["k-means"], "method": method}
+        model = ClassDiscovery(**options).fit(x, y)
+        np.testing.assert_array_equal(model.labels_[y < 0], model.classes_[2:][model.pseudo_labels_])
+        assert clustering_accuracy(np.arange(40) % 2, model.labels_[y < 0]) == 1
+
+
+def test_what_cannot_grow_is_said_before_the_training():
+    seen = []
+    with pytest.raises(ValueError, match=r"Got BatchNorm1d in it\. Use network='paper'"):
+        ClassDiscovery(**{**PLUS, "expansion": "all"}, watchers=[seen.append]).fit(X, Y)
+    assert not seen
+
+
+def test_heads_that_are_not_there_cannot_be_read():
+    with pytest.raises(ValueError, match="readout 'heads' needs heads"):
+        ClassDiscovery(**PLUS, readout="heads", heads=0).fit(X, Y)
+
+
+def test_baselines_do_not_mind_samples_far_from_the_origin():
+    for method in ("k-means", "spectral"):
+        options = {**QUICK, **METHODS[method], "network": "none"}
+        near, far = (ClassDiscovery(**options).fit(X + offset, Y) for offset in (0, 3000))
+        assert clustering_accuracy(near.predict(X), far.predict(X + 3000)) > 0.99
+
+
+def test_what_is_not_known_among_names():
+    for blank in (float("nan"), None, "", " "):
+        labels = encode_labels(["a", "b", blank, "a"], 4)
+        assert labels.old_classes.tolist() == ["a", "b"]
+        assert labels.targets.tolist() == [0, 1, -1, 0]
+    with pytest.raises(ValueError, match="below 2"):
+        encode_labels(np.array([0, 2**64 - 1], dtype=np.uint64), 2)
+
+
+def test_samples_in_odd_containers(fitted):
+    hidden = np.ma.masked_greater(X, X.mean())
+    with pytest.raises(ValueError, match="Got masked ones"):
+        fitted.predict(hidden)
+    np.testing.assert_array_equal(fitted.predict(np.ma.masked_array(X)), fitted.predict(X))
+    short = torch.from_numpy(X).bfloat16()
+    np.testing.assert_array_equal(fitted.predict(short), fitted.predict(short.float()))
+
+
+def test_class_names_with_line_ends_are_read_back(tmp_path):
+    names = np.array(["a\rb", 'c"\n', "plain", "-1"])[np.where(Y >= 0, Y, 3)]
+    model = ClassDiscovery(**{**QUICK, "expand_epochs": 1, "expand_steps": 0}).fit(X, names)
+    loaded = ClassDiscovery.load(model.save(tmp_path / "run"))
+    assert loaded.labels_.tolist() == model.labels_.tolist()
 
 
 class OwnEncoder(nn.Module):

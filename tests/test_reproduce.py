@@ -223,6 +223,8 @@ def test_a_part_is_compared_over_its_own_seeds():
     lines = lines_of([*cells, free], {cells[0]: 0.9, cells[1]: 0.5, free: 0.6}.get)
     row = next(r for r in page(lines).splitlines() if r.startswith("| features free"))
     assert row.split(" | ")[1:4] == ["1", ".600", "+0.100"]
+    apart = page(lines_of([cells[0], free], {cells[0]: 0.9, free: 0.6}.get))  # no seed in common
+    assert "| features free, not on the unit sphere | 1 | .600 | - |" in apart
 
 
 def test_rivals_in_their_own_setting_stand_beside_their_papers():

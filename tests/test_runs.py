@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from cdknet import ClassDiscovery
-from cdknet.runs import FolderCheckpoint, fingerprint, read_run, summary, write_run
+from cdknet.runs import (
+    FolderCheckpoint,
+    append_jsonl,
+    fingerprint,
+    read_jsonl,
+    read_run,
+    summary,
+    write_run,
+)
 from cdknet.stages.loop import Snapshot
 
 from contracts import blob_problem
@@ -215,3 +223,24 @@ def test_fingerprints_tell_data_apart():
     prints = {fingerprint(b) for b in (a, a + 1, a.reshape(3, 4), a.astype(np.float32), a[:3])}
     assert len(prints) == 5
     assert fingerprint(a) == fingerprint(a.copy())
+
+
+def test_a_fingerprint_sees_every_row_of_a_large_array():
+    large = np.zeros((1100, 2**15), dtype=np.uint8)
+    before = fingerprint(large)
+    for row in (0, 1, 700, 1099):
+        large[row, 5] = 1
+        assert fingerprint(large) != before
+        large[row, 5] = 0
+    assert fingerprint(large) == before
+    assert fingerprint(large[:, :0]) != fingerprint(large[:0])
+
+
+def test_a_torn_line_goes_before_the_next_is_added(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    append_jsonl(path, {"a": 1}, {"b": 2})
+    with path.open("a") as file:
+        file.write('{"torn": ')
+    assert read_jsonl(path) == [{"a": 1}, {"b": 2}]
+    append_jsonl(path, {"c": 3})
+    assert read_jsonl(path) == [{"a": 1}, {"b": 2}, {"c": 3}]

@@ -234,6 +234,23 @@ def test_a_search_that_is_interrupted_is_taken_up_again(fits, monkeypatch, tmp_p
     assert model.tuning_["chosen"] == "images alone"
 
 
+def test_a_fit_that_is_taken_up_keeps_to_what_was_chosen(fits, monkeypatch, tmp_path):
+    """The search would now choose otherwise; stage 2 was begun with what it chose first."""
+
+    def interrupt(row):
+        if row["stage"] == "discover":
+            raise KeyboardInterrupt
+
+    options = {**FEW, "tune": "old-classes", "random_state": 0, "checkpoint_dir": tmp_path / "kept"}
+    with pytest.raises(KeyboardInterrupt):
+        ClassDiscovery(**options, watchers=[interrupt]).fit(X, Y)
+    other = {"tried": [], "chosen": "paper", "options": {"method": "cd-knet"}, "why": "", "hidden": []}
+    monkeypatch.setattr("cdknet.estimator.search", lambda *args, **rest: other)
+    model = ClassDiscovery(**options).fit(X, Y)
+    assert model.tuning_["chosen"] == "images alone"
+    assert model.spent_["tune"] > 0
+
+
 def test_what_was_chosen_is_what_a_run_says_it_used(fits, tmp_path):
     model = ClassDiscovery(**FEW, tune="old-classes", random_state=0).fit(X, Y)
     assert model.used_params()["label_weight"] == 0

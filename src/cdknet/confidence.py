@@ -20,6 +20,7 @@ from torch import Tensor
 from cdknet.history import History
 from cdknet.metrics import expected_calibration_error, right_under_match
 from cdknet.pipeline import Parts
+from cdknet.readout import Centers, class_means
 from cdknet.rehearsal import (
     Fold,
     NoRehearsal,
@@ -30,7 +31,7 @@ from cdknet.rehearsal import (
     rehearse,
 )
 from cdknet.spectral import nearest_neighbors
-from cdknet.stages.discover import GRAPHS, class_means, cluster, spectral_labels
+from cdknet.stages.discover import GRAPHS, cluster, spectral_labels
 from cdknet.stages.loop import Checkpoint, NoCheckpoint, Snapshot
 
 FOLDS = 2
@@ -54,7 +55,7 @@ def raw_confidence(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDAr
     own = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
     means = class_means(z, own, n_classes)
     scale = max(float((z - means[own]).square().sum(dim=1).mean()), 1e-12)
-    nearness = (-torch.cdist(z, means).square() / (2 * scale)).softmax(dim=1)
+    nearness = Centers(means, scale).logits(z).softmax(dim=1)
     softmax = nearness[torch.arange(len(z)), own].double().numpy()
     agreed = (1 + agreement(z, labels, n_classes)) / 2
     raw: NDArray[np.float64] = softmax * _neighbor_share(z, own).double().numpy() * agreed

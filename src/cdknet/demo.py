@@ -24,7 +24,8 @@ from cdknet.metrics import (
     open_world_report,
 )
 from cdknet.networks import embed
-from cdknet.stages.discover import class_means, cluster
+from cdknet.readout import class_means
+from cdknet.stages.discover import cluster
 
 
 class Line(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -51,7 +52,7 @@ from cdknet.runs import (
     write_run,
 )
 from cdknet.stages.discover import Clusterer
-from cdknet.stages.loop import Problem
+from cdknet.stages.loop import Checkpoint, Problem, Snapshot, once
 from cdknet.tune import Report, untuned
 from cdknet.tune import tune as search
 from cdknet.views import Views, check_views
@@ -248,19 +249,18 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             seed = seed_of_job(self.checkpoint_dir)
         if seed is None:
             seed = _seed_of(self.random_state)
-        checkpoint = self._checkpoint(X, labels, params, seed)
-        seconds, tunes = seconds_of(params["time_budget"]), _tunes(params)
-        history = History(self.watchers, self._budget(params, seconds, tunes=tunes))
         views = self.views if callable(self.views) else None
         parts = Parts(self.encoder, self.clusterer, views, device_of(self.device))
+        checkpoint = self._checkpoint(X, labels, params, parts, seed)
+        seconds, tunes = seconds_of(params["time_budget"]), _tunes(params)
+        history = History(self.watchers, self._budget(params, seconds, tunes=tunes))
         run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
         tuning: Report | None = None
         try:
             if tunes:
                 if isinstance(checkpoint, FolderCheckpoint):
                     checkpoint.begin()
-                with history.timed("tune"):
-                    tuning = self._tuned(X, labels, params, parts, seed, history)
+                tuning = self._tuned(X, labels, params, parts, seed, history, checkpoint)
                 params |= tuning["options"]
                 if history.budget is not None:  # what is left, for the stages that there now are
                     history.budget = self._budget(params, max(history.budget.rest, 0), tunes=False)
@@ -286,24 +286,37 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         parts: Parts,
         seed: int,
         history: History,
+        checkpoint: Checkpoint | None,
     ) -> Report:
-        """The report of a search for options on hidden old classes."""
+        """The report of a search for options on hidden old classes; a fit that is taken up keeps to it."""
         kept = None if self.checkpoint_dir is None else Path(self.checkpoint_dir) / "tune.jsonl"
-        try:
-            report = search(
-                X,
-                labels.targets,
-                params,
-                parts,
-                seed=seed,
-                history=history,
-                kept=kept,
-                if_room=params["tune"] == "auto",
-            )
-        except NoRehearsal as reason:
-            return untuned(str(reason))
-        hidden = [[str(labels.old_classes[c]) for c in classes] for classes in report["hidden"]]
-        return report | {"hidden": hidden}
+
+        def searched() -> Snapshot:
+            start = time.perf_counter()
+            try:
+                report = search(
+                    X,
+                    labels.targets,
+                    params,
+                    parts,
+                    seed=seed,
+                    history=history,
+                    kept=kept,
+                    if_room=params["tune"] == "auto",
+                )
+                hidden = [[str(labels.old_classes[c]) for c in classes] for classes in report["hidden"]]
+                report |= {"hidden": hidden}
+            except NoRehearsal as reason:
+                report = untuned(str(reason))
+            return Snapshot(1, True, {}, {"report": report, "seconds": time.perf_counter() - start})
+
+        start = time.perf_counter()
+        facts = once(checkpoint, "tune", searched).facts
+        history.spent["tune"] = facts["seconds"]
+        if history.budget is not None:  # what an earlier start spent on it
+            history.budget.charge(max(0.0, facts["seconds"] - (time.perf_counter() - start)))
+        report: Report = facts["report"]
+        return report
 
     def _keep(
         self,
@@ -342,6 +355,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.embedding_ = features.numpy()
         # Unlabelled samples are of new classes: only those compete for them. Unless they were taken for old.
         found = logits[:, n_old:].argmax(dim=1).numpy()
+        if fitted.model.readout is not None:  # without stage 3, what stage 2 found stands
+            found[novel] = fitted.discovery.pseudo_labels.numpy()
         numbers = np.where(novel, n_old + found, logits[:, :n_old].argmax(dim=1).numpy())
         numbers = np.where(unlabelled, numbers, labels.targets)
         self.labels_ = self.classes_[numbers]
@@ -352,7 +367,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.confidence_ = np.ones(len(X), dtype=np.float32)
         self.confidence_[novel] = sure if calibration.map is None else calibration.map.apply(sure)
         taken = unlabelled & ~novel
-        self.confidence_[taken] = torch.softmax(logits, dim=1).amax(dim=1).numpy()[taken]
+        sure_of_old = torch.softmax(logits[:, :n_old], dim=1).amax(dim=1).numpy()
+        self.confidence_[taken] = sure_of_old[taken]
         self.calibration_ = calibration.facts
 
     @staticmethod
@@ -379,7 +395,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             raise TypeError(
                 f"clusterer must have fit_predict or be a function. Got {type(self.clusterer).__name__}."
             )
-        trains = self.network not in ("none", "pca") or self.encoder is not None
+        trains = self.network not in ("none", "pca")
         if not trains and (self.method not in ("sscd", "spectral") or self.expansion != "none"):
             raise ValueError(
                 f"network={self.network!r} has nothing to train: it needs method 'sscd' (k-means) or "
@@ -427,13 +443,13 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             )
 
     def _checkpoint(
-        self, X: NDArray[Any], labels: Labels, params: dict[str, Any], seed: int
+        self, X: NDArray[Any], labels: Labels, params: dict[str, Any], parts: Parts, seed: int
     ) -> FolderCheckpoint | StageCache | None:
         if self.checkpoint_dir is None and self.stage_cache is None:
             return None
-        apart = ("checkpoint_dir", "stage_cache", "watchers", "device", "random_state")
-        job = {k: plain(v) for k, v in params.items() if k not in apart}
-        job |= {"seed": seed, "data": fingerprint(X, labels.targets), "cdknet": cdknet.__version__}
+        job = {k: plain(v) for k, v in params.items() if k not in _UNSAVED}
+        job |= {"own parts": parts.identity(), "seed": seed, "cdknet": cdknet.__version__}
+        job["data"] = fingerprint(X, labels.targets)
         kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
         if self.stage_cache is None or self.time_budget is not None or _tunes(params):
             return kept  # stages cut short, or with options not known yet, are not shared
@@ -441,10 +457,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def _stage_keys(self, job: dict[str, Any]) -> dict[str, list[Any]]:
         """What decides the outcome of each stage that may be shared. Functions cannot be told apart."""
-        first = [job["seed"], job["data"], job["cdknet"]]
-        if self.encoder is not None:
-            weights = [weight.detach().cpu().numpy() for weight in self.encoder.state_dict().values()]
-            first += [repr(self.encoder), fingerprint(*weights)]
+        first = [job["seed"], job["data"], job["cdknet"], job["own parts"][0]]
         first += [[job[f.name] for f in fields(group)] for group in (NetworkOptions, PretrainOptions)]
         keys = {"pretrain": first}
         if self.clusterer is None and not callable(self.views):
@@ -555,6 +568,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 "n_features_in": self.n_features_in_,
                 "seed": self.seed_,
                 "scale": self.model_.scale,
+                "on_sphere": self.model_.normalize,
                 "validation_accuracy": self.validation_accuracy_,
                 "chosen": self.chosen_,
                 "spent": self.spent_,
@@ -650,7 +664,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             weights,
             network.to(device_of(device)),
             n_classes=len(classes),
-            normalize=new.normalize_features,
+            normalize=bool(config.get("on_sphere", new.normalize_features)),
             scale=scale,
             neighbors=new.neighbors,
         )

@@ -46,7 +46,10 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
     if hasattr(X, "toarray"):
         raise TypeError("X must be a dense array. Got a sparse one. Use X.toarray() if it fits memory.")
     if isinstance(X, Tensor):
-        X = X.detach().cpu().numpy()
+        X = X.detach().cpu()
+        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # which numpy does not know
+    if np.ma.is_masked(X):
+        raise ValueError("X must hold every value. Got masked ones. Fill them, or drop their rows.")
     try:
         array: NDArray[Any] = np.asanyarray(X)
     except ValueError as error:  # ragged lists

@@ -21,13 +21,16 @@ class Labels(NamedTuple):
 
 
 def encode_labels(y: ArrayLike | None, n: int) -> Labels:
-    """y as class numbers. Whole numbers or names; -1, "-1", None, NaN or pandas' NA where unknown."""
+    """y as class numbers. Whole numbers or names; -1, "-1", "", None, NaN or pandas' NA where unknown."""
     if y is None:
         raise ValueError(
             "ClassDiscovery requires y to be passed, but the target y is None. Mark unknowns with -1."
         )
     try:
+        listed = y
         y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else np.asarray(y)
+        if isinstance(listed, (list, tuple)) and y.dtype.kind in "SU":
+            y = np.asarray(listed, dtype=object)  # else a None or NaN among names would be one of them
     except ValueError as error:
         raise ValueError(f"y must be a list of labels. Got {error}.") from None
     if y.ndim == 2 and y.shape[1] == 1:
@@ -56,8 +59,10 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
         y = y.astype(np.int64)
     if y.dtype.kind in "SU":
         y = y.astype(np.str_)
-        unknown = y == str(UNLABELED)
+        unknown = (y == str(UNLABELED)) | (np.char.strip(y) == "")
     elif y.dtype.kind in "iub":
+        if y.dtype.kind == "u" and y.max(initial=0) > np.iinfo(np.int64).max:
+            raise ValueError(f"y must hold classes below 2**63. Got {y.max()}.")
         y = y.astype(np.int64)
         unknown = y == UNLABELED
         if (y < UNLABELED).any():

@@ -19,7 +19,7 @@ _NETWORK = "network."  # before the names of the network's weights
 class Blueprint(NamedTuple):
     """All that is needed to build a network anew before its weights are loaded. Plain JSON values."""
 
-    architecture: str  # "encoder" for a user's own
+    architecture: str  # an older version has "encoder" here for a user's own
     sample_shape: tuple[int, ...]
     statistics_size: int
     feature_size: int | None
@@ -28,10 +28,12 @@ class Blueprint(NamedTuple):
     expansion: str
     extra_units: float
     pixels: bool | None = None  # the samples were uint8; None: an older version did not say
+    own_encoder: bool = False  # the trunk is a user's own
 
     def build(self, encoder: nn.Module | None = None) -> Network:
         """A network of this shape, with weights of no meaning."""
-        own = self.architecture == "encoder"
+        older = self.architecture == "encoder"
+        own = self.own_encoder or older
         if own != (encoder is not None):
             raise ValueError(
                 "This model was made with an encoder of your own: give an untrained one as encoder=."
@@ -41,7 +43,7 @@ class Blueprint(NamedTuple):
         network = build_network(
             self.sample_shape,
             self.n_old_classes,
-            architecture="auto" if own else self.architecture,
+            architecture="auto" if older else self.architecture,
             encoder=encoder,
             feature_size=self.feature_size,
             statistics=(torch.zeros(self.statistics_size), torch.ones(self.statistics_size)),

@@ -483,15 +483,23 @@ _GROWABLE = (nn.Linear, nn.Conv1d, nn.Conv2d)
 _SHAPELESS = (nn.ReLU, nn.Dropout, nn.MaxPool1d, nn.MaxPool2d, nn.Flatten)
 
 
+def check_growable(trunk: nn.Module) -> nn.Sequential:
+    """The trunk, if it is a plain sequence of layers each of which can grow."""
+    if isinstance(trunk, nn.Sequential):
+        kinds = _GROWABLE + _SHAPELESS
+        odd = [part for part in trunk if not isinstance(part, kinds) or getattr(part, "groups", 1) != 1]
+        if not odd:
+            return trunk
+        trunk = odd[0]
+    raise ValueError(
+        "expansion='all' needs a network that is an nn.Sequential of Linear, Conv1d, Conv2d, ReLU, pooling, "
+        f"Dropout and Flatten. Got {type(trunk).__name__} in it. Use network='paper' or expansion='last-two'."
+    )
+
+
 def _grow_trunk(trunk: nn.Module, extra_units: float, width_below: int) -> int:
     """Widen every layer of a plain sequential trunk in place; how many more values it gives."""
-    if not isinstance(trunk, nn.Sequential) or not all(
-        isinstance(layer, _GROWABLE + _SHAPELESS) and getattr(layer, "groups", 1) == 1 for layer in trunk
-    ):
-        raise ValueError(
-            "expansion='all' needs a trunk that is an nn.Sequential of Linear, Conv1d, Conv2d, ReLU, "
-            f"pooling, Dropout and Flatten. Got {type(trunk).__name__}. Use expansion='last-two' with it."
-        )
+    trunk = check_growable(trunk)
     extra, last_width = 0, 0  # channels that the layer below gained, channels it had
     for index, layer in enumerate(trunk):
         if isinstance(layer, nn.Linear):

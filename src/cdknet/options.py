@@ -247,6 +247,11 @@ class DiscoverOptions(Options):
         2.0, "stage 2: most gigabytes for a whole kernel; beyond that, landmarks stand in for it", above=0
     )
 
+    @property
+    def on_sphere(self) -> bool:
+        """Whether features are scaled to unit length: as asked, and always by CD-KNet+."""
+        return self.normalize_features or self.method == "cd-knet+"
+
 
 @dataclass(frozen=True)
 class ExpandOptions(Options):

@@ -18,19 +18,21 @@ from cdknet.networks import (
     Network,
     Projection,
     build_network,
+    check_growable,
     choose_architecture,
     embed,
     has_bfloat16,
 )
 from cdknet.options import DiscoverOptions, ExpandOptions, NetworkOptions, PretrainOptions
-from cdknet.readout import MOST_VOTERS, Centers, Neighbors, Readout
+from cdknet.readout import MOST_VOTERS, Centers, Neighbors, Readout, class_means
 from cdknet.rivals.dac import discover_dac
 from cdknet.rivals.dec import discover_dec
 from cdknet.rivals.pairwise import discover_pairwise
 from cdknet.rivals.spectral import spectral_clustering
 from cdknet.rivals.sscd import is_novel, novelty_threshold, sscd_dynamic, sscd_static
+from cdknet.runs import fingerprint, plain
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
-from cdknet.stages.discover import Clusterer, class_means, view_function, view_name, wanted_classes
+from cdknet.stages.discover import Clusterer, view_function, view_name, wanted_classes
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
 from cdknet.stages.plus import discover_plus, suited
 from cdknet.stages.pretrain import held_out_positions
@@ -68,6 +70,25 @@ class Parts(NamedTuple):
     views: Views | None = None
     device: torch.device = torch.device("cpu")
 
+    def identity(self) -> list[Any]:
+        """What tells a user's own parts from others, so that a checkpoint is not taken up with others."""
+        return [_identity(part) for part in (self.encoder, self.clusterer, self.views)]
+
+
+def _identity(part: Any) -> list[Any] | None:
+    """A module's layers, weights and what learns of them; a function's name and code; or type and options."""
+    if part is None:
+        return None
+    if isinstance(part, nn.Module):
+        weights = [weight.detach().cpu().float().numpy() for weight in part.state_dict().values()]
+        return [repr(part), fingerprint(*weights), [weight.requires_grad for weight in part.parameters()]]
+    code = getattr(part, "__code__", None)
+    if code is not None:
+        body = np.frombuffer(code.co_code + repr(code.co_names).encode(), np.uint8)
+        return [part.__module__, part.__qualname__, fingerprint(body)]
+    options = part.get_params() if hasattr(part, "get_params") else {}
+    return [type(part).__module__, type(part).__qualname__, {k: plain(v) for k, v in options.items()}]
+
 
 def run_stages(
     problem: Problem,
@@ -91,7 +112,8 @@ def run_stages(
     shape = problem.inputs.sample_shape
     name = network_name(network_options.network, second.method, shape)
     blueprint = Blueprint(
-        architecture="encoder" if encoder is not None else name,
+        architecture=name,
+        own_encoder=encoder is not None,
         sample_shape=shape,
         statistics_size=len(statistics[0]),
         feature_size=None if network_options.feature_size is None else int(network_options.feature_size),
@@ -110,6 +132,8 @@ def run_stages(
             feature_size=network_options.feature_size,
             statistics=statistics,
         ).to(device)
+    if third.expansion == "all":
+        check_growable(network.trunk)  # before hours of training, not after
     precision = network_options.precision
     if precision == "auto":
         precision = "fastest" if second.method == "cd-knet+" and encoder is None else "float32"
@@ -156,8 +180,8 @@ def run_stages(
                 history=history,
                 checkpoint=checkpoint,
             )
-        model = Model(expansion.network, second.normalize_features)
-    chosen = {"network": blueprint.architecture, "precision": precision}
+        model = Model(expansion.network, second.on_sphere)
+    chosen = {"network": "encoder" if encoder is not None else name, "precision": precision}
     if second.method == "cd-knet+":
         chosen["views"] = "your own" if views is not None else view_name(second, shape)
         chosen["lead"] = suited(second, shape, problem.n_old_classes).lead
@@ -198,7 +222,7 @@ def stage_3_views(options: DiscoverOptions, own: Views | None, shape: tuple[int,
 
 def _unexpanded(problem: Problem, discovery: Discovery, options: DiscoverOptions, seed: int) -> Model:
     """The model without expansion: every class is its mean in feature space, or a vote of its samples."""
-    normalize = options.normalize_features
+    normalize = options.on_sphere
     z = embed(discovery.network, problem.inputs, problem.old_rows, normalize=normalize).features
     n_old, n_new = problem.n_old_classes, len(discovery.centers)
     if not discovery.votes:

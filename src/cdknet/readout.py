@@ -19,7 +19,8 @@ class Centers(NamedTuple):
     scale: float  # mean squared distance to the own centre, in which distances to centres count
 
     def logits(self, z: Tensor) -> Tensor:
-        return -torch.cdist(z, self.points).square() / (2 * self.scale)
+        middle = self.points.mean(dim=0)  # float32 distances cancel far from the origin
+        return -torch.cdist(z - middle, self.points - middle).square() / (2 * self.scale)
 
 
 class Neighbors(NamedTuple):
@@ -31,10 +32,25 @@ class Neighbors(NamedTuple):
     k: int
 
     def logits(self, z: Tensor) -> Tensor:
-        """Logarithm of the share of votes, each class given a small share of its own."""
-        _, rows = nearest_neighbors(z, min(self.k, len(self.points)), among=self.points)
+        """Logarithm of the share of votes, and of one more that goes to the classes whose means are near.
+
+        So a class that none of the neighbours is of still counts as nearer than another such class.
+        """
+        k = min(self.k, len(self.points))
+        _, rows = nearest_neighbors(z, k, among=self.points)
         votes = torch.nn.functional.one_hot(self.labels[rows], self.n_classes).sum(dim=1)
-        return ((votes + 0.01) / (self.k + 0.01 * self.n_classes)).log()
+        means = class_means(self.points, self.labels, self.n_classes)
+        scale = float((self.points - means[self.labels]).square().sum(dim=1).mean())
+        nearness = Centers(means, max(scale, 1e-12)).logits(z).softmax(dim=1)
+        return ((votes + 0.1 * nearness + 1e-6) / (k + 0.1 + 1e-6 * self.n_classes)).log()
+
+
+def class_means(z: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Mean row of each class; the mean of all for a class without members."""
+    counts = torch.bincount(labels, minlength=n_classes)
+    means = torch.zeros(n_classes, z.shape[1]).index_add_(0, labels, z) / counts[:, None].clamp_min(1)
+    means[counts == 0] = z.mean(dim=0)
+    return means
 
 
 Readout = Centers | Neighbors

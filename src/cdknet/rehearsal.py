@@ -134,7 +134,8 @@ def rehearse(
         history=history,
     )
     discovery = fitted.discovery
-    z = embed(discovery.network, problem.inputs, problem.new_rows, normalize=params["normalize_features"])
+    on_sphere = DiscoverOptions.pick(params).on_sphere
+    z = embed(discovery.network, problem.inputs, problem.new_rows, normalize=on_sphere)
     truth = np.searchsorted(fold.hidden, known[is_hidden])
     return Rehearsal(truth, discovery.pseudo_labels.numpy(), z.features)
 

@@ -168,7 +168,7 @@ def read_run(folder: str | Path) -> Run:
             history=[json.loads(line) for line in contents["history.jsonl"].decode().splitlines()],
             weights=load(contents["weights.safetensors"]),
             embedding=read_npz(contents["embedding.npz"]),
-            labels=list(csv.DictReader(io.StringIO(contents["labels.csv"].decode()))),
+            labels=list(csv.DictReader(io.StringIO(contents["labels.csv"].decode(), newline=""))),
             pictures={
                 name.removeprefix("pictures/"): content
                 for name, content in contents.items()
@@ -176,7 +176,7 @@ def read_run(folder: str | Path) -> Run:
             },
             samples=open_samples(folder, config),
         )
-    except (SafetensorError, ValueError, zipfile.BadZipFile) as error:
+    except (SafetensorError, ValueError, csv.Error, zipfile.BadZipFile) as error:
         raise ValueError(f"{folder}: a file of the run must be readable. Got {error}. Run again.") from None
 
 
@@ -330,6 +330,18 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return out
 
 
+def append_jsonl(path: Path, *lines: Mapping[str, Any]) -> None:
+    """Add lines to a file, and see them on the disk. A torn last line, of a write cut short, goes first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        content = path.read_bytes()
+        if not content.endswith(b"\n"):
+            file.truncate(content.rfind(b"\n") + 1)
+        file.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _npz(arrays: Arrays) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **arrays)
@@ -348,7 +360,10 @@ def labels_digest(run: Run) -> str:
 
 def _csv(rows: list[dict[str, str]]) -> bytes:
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, LABEL_COLUMNS, lineterminator="\n")
+    odd = any("\r" in value for row in rows for value in row.values())  # which csv itself would not quote
+    writer = csv.DictWriter(
+        buffer, LABEL_COLUMNS, lineterminator="\n", quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
+    )
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue().encode()
@@ -393,12 +408,14 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def fingerprint(*arrays: NDArray[Any]) -> str:
-    """A digest of arrays' shapes, types and values (of 64 MB of evenly spaced rows, where there are more)."""
+    """A digest of arrays' shapes, types and values, read part by part."""
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(repr((array.shape, array.dtype.str)).encode())
-        step = max(1, array.nbytes // 2**26)
-        digest.update(np.ascontiguousarray(np.atleast_1d(array)[::step]).tobytes())
+        rows = np.atleast_1d(array)
+        step = max(1, 2**24 * len(rows) // max(1, rows.nbytes))
+        for start in range(0, len(rows), step):
+            digest.update(rows[start : start + step].tobytes())
     return digest.hexdigest()
 
 

@@ -170,6 +170,8 @@ def nearest_neighbors(z: Tensor, k: int, *, among: Tensor | None = None) -> tupl
     Without `among`, of the other rows of z: a row is not its own neighbour. In chunks: O(n) memory.
     """
     others = z if among is None else among
+    middle = others.mean(dim=0)  # float32 distances cancel far from the origin
+    z, others = z - middle, others - middle
     if not 1 <= k <= len(others) - (among is None):
         raise ValueError(f"k must lie in [1, {len(others) - (among is None)}]. Got {k}.")
     near, rows = [], []

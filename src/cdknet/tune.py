@@ -20,7 +20,7 @@ from cdknet.history import History
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, network_name
 from cdknet.rehearsal import Fold, NoRehearsal, check_clusterer, history_of_one, plan_folds, rehearse, reread
-from cdknet.runs import fingerprint, read_jsonl
+from cdknet.runs import append_jsonl, fingerprint, read_jsonl
 from cdknet.stages.discover import view_name
 from cdknet.stages.plus import suited
 
@@ -145,11 +145,8 @@ class _Fits:
         self.done |= {(name, fold): accuracy for name, accuracy in accuracies.items()}
         if self.path is None:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            for name, accuracy in accuracies.items():
-                line = {"about": self.about, "candidate": name, "fold": fold, "accuracy": accuracy}
-                file.write(json.dumps(line) + "\n")
+        line = {"about": self.about, "fold": fold}
+        append_jsonl(self.path, *(line | {"candidate": n, "accuracy": a} for n, a in accuracies.items()))
 
 
 def _halved(n: int, times: int) -> int:

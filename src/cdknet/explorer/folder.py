@@ -108,7 +108,7 @@ def open_run(
     try:
         embedding = read_npz(contents["embedding.npz"])
         history = [json.loads(line) for line in contents["history.jsonl"].decode().splitlines()]
-        rows = list(csv.reader(io.StringIO(contents["labels.csv"].decode())))
+        rows = list(csv.reader(io.StringIO(contents["labels.csv"].decode(), newline="")))
         head, rows = rows[0], rows[1:]
         column = {name: [row[j] for row in rows] for j, name in enumerate(head)}
         features = np.ascontiguousarray(embedding["features"], dtype=np.float32)
@@ -136,7 +136,7 @@ def open_run(
             samples=open_samples(folder, config) if samples is None else samples,
             digest=hashlib.sha256(contents["labels.csv"]).hexdigest(),
         )
-    except (KeyError, IndexError, ValueError, zipfile.BadZipFile) as error:
+    except (KeyError, IndexError, ValueError, csv.Error, zipfile.BadZipFile) as error:
         what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
         raise ValueError(f"{folder}: the files of the run must fit together. Got {what}.") from None
     _check_samples(opened, sample_ids)

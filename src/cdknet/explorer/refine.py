@@ -35,7 +35,7 @@ from cdknet.networks import Growth, Network
 from cdknet.options import DiscoverOptions, ExpandOptions
 from cdknet.pictures import illustrated
 from cdknet.pipeline import stage_3_views
-from cdknet.readout import MOST_VOTERS, Centers, Neighbors, Readout
+from cdknet.readout import MOST_VOTERS, Centers, Neighbors, Readout, class_means
 from cdknet.runs import (
     FolderCheckpoint,
     Run,
@@ -48,7 +48,6 @@ from cdknet.runs import (
     verify_samples,
     write_run,
 )
-from cdknet.stages.discover import class_means
 from cdknet.stages.expand import teach
 from cdknet.stages.loop import Problem, derive_seed, seeded
 

@@ -349,8 +349,9 @@ def _one_by_one(
         ]
         for title, found in rows:
             row = Row(title, found, None)
-            gains = [line["test"]["acc"] - whole[line["cell"]["seed"]] for line in found]
-            columns = [spread(row.values("test", "acc")), f"{np.mean(gains):+.3f}"]
+            both = [line for line in found if line["cell"]["seed"] in whole]
+            gains = [line["test"]["acc"] - whole[line["cell"]["seed"]] for line in both]
+            columns = [spread(row.values("test", "acc")), f"{np.mean(gains):+.3f}" if gains else "-"]
             columns += [spread(row.values("train", "purity")), f"{np.mean(row.old('old_after')):.3f}"]
             blocks.append(f"| {title} | {len(found)} | {' | '.join(columns)} |")
         blocks.append("")

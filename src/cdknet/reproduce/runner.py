@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import platform
 import resource
@@ -21,7 +20,7 @@ import cdknet
 from cdknet.data import OpenWorldProblem, load
 from cdknet.history import Watcher
 from cdknet.reproduce.plan import TABLES, Cell
-from cdknet.runs import plain, read_jsonl, replace_file
+from cdknet.runs import append_jsonl, plain, read_jsonl, replace_file
 
 Lines = Mapping[str, Mapping[str, Any]]  # finished cells by key
 
@@ -61,7 +60,7 @@ def run_cells(
             line, model = run_cell(cell, cache, watchers)
             if cell in TABLES["fig3"].cells(budget=cell.budget):
                 _keep_map(cell, model, map_file(results, cell))
-            _append(results_file(results, cell.dataset), line)
+            append_jsonl(results_file(results, cell.dataset), line)
             done[cell.key] = line
         yield cell, done[cell.key]
 
@@ -170,14 +169,6 @@ def _stage_1_accuracy(model: Any, problem: OpenWorldProblem) -> float | None:
         return None
     logits = embed(network, Inputs(problem.X_test), normalize=False).logits
     return old_class_accuracy(problem.test_truth, model.classes_[logits.argmax(dim=1).numpy()])
-
-
-def _append(path: Path, line: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _forget_peak() -> None:

@@ -15,10 +15,10 @@ from cdknet.history import History
 from cdknet.inputs import Inputs, input_statistics
 from cdknet.networks import Network, build_network, embed, unit_length
 from cdknet.options import DiscoverOptions
+from cdknet.readout import class_means
 from cdknet.stages.discover import (
     Clusterer,
     Discovery,
-    class_means,
     cluster,
     view_function,
     wanted_classes,

@@ -16,7 +16,8 @@ from cdknet.history import History
 from cdknet.inputs import Inputs
 from cdknet.networks import Intake, Network, embed, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.stages.discover import Clusterer, Discovery, class_means, cluster, wanted_classes
+from cdknet.readout import class_means
+from cdknet.stages.discover import Clusterer, Discovery, cluster, wanted_classes
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
 from cdknet.views import Views
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from cdknet.history import History
 from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
-from cdknet.stages.discover import Clusterer, Discovery, class_means, wanted_classes
+from cdknet.readout import class_means
+from cdknet.stages.discover import Clusterer, Discovery, wanted_classes
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
 from cdknet.views import Views
 

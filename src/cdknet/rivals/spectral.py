@@ -5,7 +5,8 @@ from __future__ import annotations
 from cdknet.history import History
 from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
-from cdknet.stages.discover import Clusterer, Discovery, class_means, spectral_labels, wanted_classes
+from cdknet.readout import class_means
+from cdknet.stages.discover import Clusterer, Discovery, spectral_labels, wanted_classes
 from cdknet.stages.loop import Checkpoint, Problem
 from cdknet.views import Views
 

@@ -16,7 +16,7 @@ from cdknet.history import History
 from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized
 from cdknet.networks import Network, embed, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.readout import MOST_VOTERS, Neighbors
+from cdknet.readout import MOST_VOTERS, Neighbors, class_means
 from cdknet.spectral import (
     median_distance,
     neighbor_embedding,
@@ -320,11 +320,3 @@ def _kmeans(points: NDArray[Any], n_clusters: int, restarts: int, seed: int) -> 
         model = KMeans(n_clusters, n_init=restarts, random_state=seed % 2**32)
         labels: NDArray[Any] = model.fit_predict(points)
     return labels
-
-
-def class_means(z: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """Mean row of each class; the mean of all for a class without members."""
-    counts = torch.bincount(labels, minlength=n_classes)
-    means = torch.zeros(n_classes, z.shape[1]).index_add_(0, labels, z) / counts[:, None].clamp_min(1)
-    means[counts == 0] = z.mean(dim=0)
-    return means

@@ -15,12 +15,12 @@ from cdknet.history import History
 from cdknet.hsic import Factor, gaussian_kernel, hsic, identity_dependence
 from cdknet.networks import Network, embed, is_iq, unit_length
 from cdknet.options import DiscoverOptions
+from cdknet.readout import class_means
 from cdknet.spectral import neighbor_embedding
 from cdknet.stages.discover import (
     Clusterer,
     Discovery,
     agreed_labels,
-    class_means,
     cluster,
     endless_batches,
     spectral_labels,
@@ -74,6 +74,10 @@ def discover_plus(
     if math.isinf(options.label_weight):
         raise ValueError(
             "label_weight must be finite for method 'cd-knet+'. Got inf. Labels alone: method 'cd-knet'."
+        )
+    if options.readout == "heads" and n_heads == 0 and clusterer is None:
+        raise ValueError(
+            "readout 'heads' needs heads. Got 0, the default for I/Q. Set heads, or take another readout."
         )
     network = copy.deepcopy(network)
     n_old, width = problem.n_old_classes, network.penultimate.out_features
@@ -209,7 +213,7 @@ def read_out(
     """Pseudo-labels of the rows of z, and how they were found. `heads` is None where they learned nothing."""
     m_u, restarts = wanted_classes(options), options.kmeans_restarts
     if clusterer is not None:
-        return cluster(z, m_u, clusterer), "clusterer"
+        return cluster(z, m_u, clusterer, seed=seed), "clusterer"
     if options.readout == "heads" and options.heads and heads is not None:
         return consensus(heads, z, m_u, restarts=restarts, seed=seed), "heads"
     if options.readout == "agreed":

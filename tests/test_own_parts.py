@@ -1,0 +1,101 @@
+"""A user's own encoder, views and clusterer: known from one another, and told what they need."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from torch import nn
+
+from cdknet import ClassDiscovery
+
+from contracts import blob_problem
+
+X, Y, TRUTH = blob_problem(n=80)
+FEW = {
+    "n_new_classes": 2,
+    "calibrate": False,
+    "random_state": 0,
+    "pretrain_epochs": 1,
+    "discover_epochs": 1,
+    "view_steps": 2,
+    "head_steps": 2,
+    "expand_epochs": 1,
+    "expand_steps": 0,
+}
+
+
+def encoder(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh())
+
+
+def first_half(z, n_clusters, seed):
+    return np.arange(len(z)) * n_clusters // len(z)
+
+
+def by_turns(z, n_clusters, seed):
+    return np.arange(len(z)) % n_clusters
+
+
+def louder(x, generator):
+    return 1.1 * x
+
+
+def softer(x, generator):
+    return 0.9 * x
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        ({"encoder": encoder(0)}, {"encoder": encoder(1)}),
+        ({"encoder": encoder(0)}, {"encoder": encoder(0).requires_grad_(False)}),
+        ({"clusterer": first_half}, {"clusterer": by_turns}),
+        ({"clusterer": KMeans(2, random_state=0)}, {"clusterer": KMeans(2, random_state=1)}),
+        ({"views": louder}, {"views": softer}),
+        ({"views": louder}, {}),
+    ],
+    ids=["weights", "frozen", "function", "options", "views", "views or none"],
+)
+def test_a_checkpoint_is_not_taken_up_with_another_part(others, tmp_path):
+    first, second = others
+    ClassDiscovery(**FEW, **first, checkpoint_dir=tmp_path).fit(X, Y)
+    with pytest.raises(ValueError, match="own parts was"):
+        ClassDiscovery(**FEW, **second, checkpoint_dir=tmp_path).fit(X, Y)
+    again = ClassDiscovery(**FEW, **first, checkpoint_dir=tmp_path).fit(X, Y)
+    np.testing.assert_array_equal(
+        again.predict_proba(X), ClassDiscovery(**FEW, **first).fit(X, Y).predict_proba(X)
+    )
+
+
+def test_a_frozen_encoder_and_one_that_learns_share_no_stage(tmp_path):
+    options = {**FEW, "method": "cd-knet"}
+    ClassDiscovery(**options, encoder=encoder(0).requires_grad_(False), stage_cache=tmp_path).fit(X, Y)
+    shared = ClassDiscovery(**options, encoder=encoder(0), stage_cache=tmp_path).fit(X, Y)
+    alone = ClassDiscovery(**options, encoder=encoder(0)).fit(X, Y)
+    np.testing.assert_array_equal(shared.predict_proba(X), alone.predict_proba(X))
+
+
+@pytest.mark.parametrize("method", ["cd-knet", "cd-knet+"])
+def test_a_clusterer_is_told_the_seed(method):
+    told = []
+
+    def ask(z, n_clusters, seed):
+        told.append(seed)
+        return by_turns(z, n_clusters, seed)
+
+    ClassDiscovery(**{**FEW, "random_state": 123}, method=method, clusterer=ask).fit(X, Y)
+    assert told == [123]
+
+
+def test_an_encoder_with_nothing_on_top(tmp_path):
+    """Features as the encoder gives them: for methods that train nothing, and there it can be kept."""
+    own = {"encoder": encoder(0), "network": "none"}
+    with pytest.raises(ValueError, match="has nothing to train"):
+        ClassDiscovery(**FEW, **own).fit(X, Y)
+    model = ClassDiscovery(**FEW, **own, method="sscd", expansion="none", normalize_features=False).fit(X, Y)
+    with torch.no_grad():
+        expected = encoder(0)(torch.from_numpy(X)).numpy()
+    np.testing.assert_allclose(model.transform(X), expected, atol=1e-6)
+    loaded = ClassDiscovery.load(model.save(tmp_path / "run"), encoder=encoder(5))
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
