@@ -31,12 +31,18 @@ def results_file(results: Path, dataset: str) -> Path:
 
 
 def read_results(results: Path) -> dict[str, dict[str, Any]]:
-    """Finished cells by key; of two lines with one key the later holds."""
+    """Finished cells by key; of two lines with one key the later holds. `stale`: made with other options."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((results / "reproduce").glob("*.jsonl")):
         for line in read_jsonl(path):
-            found[line["key"]] = line
+            found[line["key"]] = line | {"stale": is_stale(line)}
     return found
+
+
+def is_stale(line: Mapping[str, Any]) -> bool:
+    """Whether the plan has since set other options for the cell: it is to be run again."""
+    now = {name: plain(value) for name, value in Cell.of(line["cell"]).options.items()}
+    return any(line["options"].get(name) != value for name, value in now.items())
 
 
 def seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
@@ -55,13 +61,13 @@ def run_cells(
     """Run the cells that are not in `results` yet, writing each as it is done. `begin` hears of each."""
     done = read_results(results)
     for cell in cells:
-        if cell.key not in done:
+        if done.get(cell.key, {"stale": True})["stale"]:
             begin(cell.key)
             line, model = run_cell(cell, cache, watchers)
             if cell in TABLES["fig3"].cells(budget=cell.budget):
                 _keep_map(cell, model, map_file(results, cell))
             append_jsonl(results_file(results, cell.dataset), line)
-            done[cell.key] = line
+            done[cell.key] = line | {"stale": False}
         yield cell, done[cell.key]
 
 
