@@ -268,7 +268,7 @@ def test_cd_knet_plus_has_its_features_on_the_sphere_whatever_is_asked(tmp_path)
 
 
 def test_without_stage_3_labels_are_what_stage_2_found():
-    """New samples in the middle of an old class: a vote of all neighbours says nothing about which new one."""
+    """New samples amid an old class: a vote of all neighbours says nothing about which new one they are."""
     generator = np.random.default_rng(0)
     old = generator.normal(size=(400, 3))
     new = np.array([[0.02, 0, 0], [-0.02, 0, 0]])[np.arange(40) % 2] + generator.normal(0, 1e-4, (40, 3))

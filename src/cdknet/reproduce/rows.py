@@ -25,11 +25,23 @@ class Row(NamedTuple):
     paper: tuple[float, ...] | None
     ours: bool = False  # not a method of the paper
 
+    @property
+    def name(self) -> str:
+        return marked(self.title, self.lines)
+
     def values(self, part: str, measure: str) -> list[float]:
         return [line[part][measure] for line in self.lines]
 
     def old(self, when: str) -> list[float]:
         return [line[when] for line in self.lines if line.get(when) is not None]
+
+
+STALE = "†"
+
+
+def marked(title: str, lines: Sequence[Mapping[str, Any]]) -> str:
+    """The title, with a mark where a line was made with options that the plan has since changed."""
+    return f"{title} {STALE}" if any(line.get("stale") for line in lines) else title
 
 
 def spread(values: Sequence[float]) -> str:

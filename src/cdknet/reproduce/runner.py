@@ -46,9 +46,10 @@ def is_stale(line: Mapping[str, Any]) -> bool:
 
 
 def seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
-    """The lines of a cell over all seeds, by seed."""
+    """The lines of a cell over all seeds, by seed; stale ones only where there are no others."""
     keys = [cell._replace(seed=seed).key for seed in range(100)]
-    return [lines[key] for key in keys if key in lines]
+    found = [lines[key] for key in keys if key in lines]
+    return [line for line in found if not line.get("stale")] or found
 
 
 def run_cells(
