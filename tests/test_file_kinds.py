@@ -157,6 +157,13 @@ def test_an_id_has_one_label(tmp_path):
         data.read_labels(tmp_path / "nothing.csv")
 
 
+def test_labels_beside_gaps_are_read_as_tables_read_them(tmp_path):
+    (tmp_path / "truth.csv").write_text("id,label\na,3.0\nb,nan\nc,-1.0\nd,NaN\ne,4.0\nf,\n")
+    assert data.read_labels(tmp_path / "truth.csv") == {"a": "3", "e": "4"}
+    (tmp_path / "truth.csv").write_text("id,label\na,cat\nb,nan\nc,-1\n")
+    assert data.read_labels(tmp_path / "truth.csv") == {"a": "cat"}
+
+
 def test_labels_of_their_own_are_matched_by_id(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     (tmp_path / "labels.csv").write_text("id,label\nrow 2,7\nrow 0,\n")
