@@ -139,6 +139,29 @@ def test_csv_and_folders_of_images_go_in(tmp_path, capsys):
     assert labels_of(tmp_path / "run-table.csv" / "labels.csv")[7]["id"] == "s7"
 
 
+@pytest.mark.parametrize("colour", [False, True])
+def test_other_photos_are_made_what_those_of_the_run_were(colour, tmp_path, capsys):
+    generator = np.random.default_rng(0)
+
+    def photos(folder, channels, side):
+        folder.mkdir(parents=True)
+        for i in range(20):
+            pixels = 60 * (i % 4) + generator.integers(0, 40, (side, side, channels))
+            Image.fromarray(pixels.astype(np.uint8).squeeze()).save(folder / f"{i}.png")
+        return folder
+
+    for name in ("a", "b", "unlabelled"):
+        photos(tmp_path / "photos" / name, 3 if colour else 1, 12)
+    others = photos(tmp_path / "others", 1 if colour else 3, 20)
+    run, out = str(tmp_path / "run"), str(tmp_path / "labels.csv")
+    few = [*FEW, "--image-size", "16", "--network", "mlp", "--no-calibrate", "--no-samples"]
+    assert main(["discover", str(tmp_path / "photos"), "--new-classes", "2", "--out", run, *few]) == 0
+    assert main(["predict", run, str(others), "--out", out]) == 0, capsys.readouterr().err
+    assert len(labels_of(Path(out))) == 20
+    again = ["report", run, "--data", str(tmp_path / "photos"), "--out", str(tmp_path / "report.html")]
+    assert main(again) == 0, capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

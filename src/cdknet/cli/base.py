@@ -40,7 +40,7 @@ READING: dict[str, tuple[Any, str]] = {
     "label_column": (str | None, "Tables: the column of labels; blank = unlabelled."),
     "id_column": (str | None, "Tables: the column that names the samples."),
     "image_size": (int | None, "Folders of images: pixels a side."),
-    "shape": (str | None, "Arrays, tables, text: the shape of a sample, such as 28x28."),
+    "shape": (str | None, "All but radio: the shape of a sample, such as 28x28 or 3x32x32."),
     "sample_rate": (float | None, "Raw I/Q files: samples a second."),
     "slice_length": (int | None, "Radio: samples a slice (198)."),
     "overlap": (int | None, "Radio: samples that neighbouring slices share (0)."),
@@ -132,6 +132,21 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     labels = given.pop("labels", None)
     samples = sources.open(data, **given)
     return (samples if labels is None else sources.attach_labels(samples, labels)), None
+
+
+def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
+    """A user's file, read as the data of the run were: images of their size, columns in their order."""
+    from cdknet.data.files import is_image_folder
+    from cdknet.data.images import is_image_shape
+    from cdknet.runs import read_config
+
+    config = read_config(run)
+    shape, columns = config.get("blueprint", {}).get("sample_shape", ()), config.get("columns")
+    asked = reading.get("shape") is not None or reading.get("image_size") is not None
+    if not asked and is_image_shape(shape) and Path(data).is_dir() and is_image_folder(data):
+        reading = {**reading, "shape": "x".join(map(str, shape))}
+    samples, _ = open_data(data, reading)
+    return samples if columns is None else samples.aligned(tuple(columns))
 
 
 def _shape(text: str) -> tuple[int, ...]:

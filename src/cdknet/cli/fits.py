@@ -21,6 +21,7 @@ from cdknet.cli.base import (
     check_new_file,
     console,
     open_data,
+    open_like,
     print_json,
     reads_data,
     say,
@@ -241,17 +242,13 @@ def predict(
     import numpy as np
 
     from cdknet.estimator import ClassDiscovery
-    from cdknet.runs import read_config
 
     of_groups = out.with_name(f"{out.stem}.groups{out.suffix}")
     check_new_file(out, force)
     model = ClassDiscovery.load(run)
-    samples, _ = open_data(data, reading)
+    samples = open_like(run, data, reading)
     if samples.groups is not None:
         check_new_file(of_groups, force)
-    columns = read_config(run).get("columns")
-    if columns is not None:
-        samples = samples.aligned(tuple(columns))
     probabilities = model.predict_proba(samples.X)
     counts = _write_labels(out, samples.ids.tolist(), probabilities, model)
     written = [out]
