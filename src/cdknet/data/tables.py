@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import (
+    DECIMAL_COMMA,
     AnyArray,
     finite,
     is_number,
@@ -48,7 +49,6 @@ class Roles(NamedTuple):
     features: list[int]
 
 
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 INDEX = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # what pandas calls an index that has no name
 
 
