@@ -221,6 +221,16 @@ def test_what_was_begun_on_an_older_review_is_begun_again(run, tmp_path, no_pict
     assert rows[0]["epoch"] == 1
 
 
+@pytest.mark.parametrize("kept", ['{"seed": 0}', '{"kind": "refine", "run": "another"}', "[]", None])
+def test_what_another_job_left_unfinished_stays(kept, run, tmp_path, no_pictures):
+    left = tmp_path / "big.partial" / ("notes.txt" if kept is None else "job.json")
+    left.parent.mkdir()
+    left.write_text(kept or "")
+    with pytest.raises(ValueError, match="must be an unfinished refinement of"):
+        refine(run, tmp_path / "big", force=True)
+    assert left.read_text() == (kept or "")
+
+
 @pytest.mark.parametrize("expansion", ["none", "last", "all"])
 def test_every_kind_of_model_can_be_refined(expansion, tmp_path, no_pictures):
     quick = {**QUICK, "expansion": expansion, "discover_epochs": 1}
