@@ -344,3 +344,17 @@ def test_forcing_a_run_costs_nothing_before_its_data_are_read(tmp_path, capsys):
     args = ["discover", str(tmp_path / "mistyped.npz"), "--new-classes", "2", "--out", str(tmp_path / "run")]
     assert main([*args, "--force"]) == 2
     assert (tmp_path / "run.partial" / "job.json").exists()
+
+
+def test_forcing_a_run_removes_unfinished_runs_alone(npz, tmp_path, capsys):
+    unfinished = tmp_path / "run.partial"
+    args = ["discover", str(npz), "--new-classes", "2", "--out", str(tmp_path / "run"), "--force"]
+    unfinished.mkdir()
+    (unfinished / "job.json").write_text("{}")
+    assert main([*args, "--label-weight", "-3"]) == 2
+    assert "label_weight" in complaint(capsys)
+    assert (unfinished / "job.json").exists(), "the options were wrong"
+    (unfinished / "job.json").rename(unfinished / "thesis.tex")
+    assert main([*args, *FEW]) == 2
+    assert "must be an unfinished run to be replaced" in complaint(capsys)
+    assert (unfinished / "thesis.tex").exists()

@@ -117,11 +117,12 @@ def discover(
 
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
-    if unfinished.exists() and not resume:  # not before DATA was read
-        shutil.rmtree(unfinished)
     from cdknet.estimator import ClassDiscovery
     from cdknet.progress import Bars, CtrlC
 
+    ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
+    if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
+        _remove_unfinished(unfinished)
     for note in samples.notes:
         say(note, quiet=as_json)
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
@@ -309,6 +310,15 @@ def _how_many(asked: int | None, truth: HiddenTruth | None) -> int:
     if truth is None:
         raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
     return len(truth.new_classes)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "job.json").is_file()):
+        raise FileExistsError(
+            f"{folder} must be an unfinished run to be replaced. Got something else. Move it, or choose "
+            "another --out."
+        )
+    shutil.rmtree(folder)
 
 
 def _interrupted(unfinished: Path) -> InterruptedRun:
