@@ -210,6 +210,7 @@ export function pickClass(
         draw();
       });
       input.addEventListener("keydown", (e) => {
+        if (e.isComposing) return; // Enter takes a word of an input method
         if (e.key === "ArrowDown" || e.key === "ArrowUp") {
           e.preventDefault();
           at = e.key === "ArrowDown" ? (at + 1) % Math.max(1, choices.length) : (at > 0 ? at : choices.length) - 1;
