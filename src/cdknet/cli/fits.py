@@ -362,7 +362,7 @@ def _save(
     from dataclasses import replace
 
     from cdknet.pictures import illustrated
-    from cdknet.runs import LARGEST_SAMPLES, storable, write_run
+    from cdknet.runs import LARGEST_SAMPLES, shown, storable, write_run
 
     kept = storable(X) if keep_samples else None
     if keep_samples and kept is None:
@@ -371,7 +371,7 @@ def _save(
             "give cdknet explore and refine the --data again.",
             quiet=quiet,
         )
-    run = model.to_run(ids=ids, source=source, notes=list(notes), columns=columns)
+    run = model.to_run(ids=ids, source=shown(source), notes=list(notes), columns=columns)
     write_run(out, replace(illustrated(run, X), samples=kept), force=force)
 
 

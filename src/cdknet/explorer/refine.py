@@ -44,6 +44,7 @@ from cdknet.runs import (
     labels_digest,
     read_run,
     samples_digest,
+    shown,
     storable,
     verify_samples,
     write_run,
@@ -145,7 +146,7 @@ def refine(
         class_ids=lesson.ids,
         next_class_id=journal.review.next_id,
         samples_digest=samples_digest(opened.samples),
-        refined={"from": folder.resolve().name, "revision": journal.revision},
+        refined={"from": shown(folder.resolve().name), "revision": journal.revision},
     )
     kept = storable(opened.samples)
     refined = replace(illustrated(refined, opened.samples), samples=kept)

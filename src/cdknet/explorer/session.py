@@ -22,7 +22,7 @@ from cdknet.explorer.journal import Done
 from cdknet.explorer.review import REJECTED, Review
 from cdknet.explorer.samples import Drawer, kind_of
 from cdknet.options import ALL_OPTIONS
-from cdknet.runs import used_options
+from cdknet.runs import shown, used_options
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -127,7 +127,7 @@ class Session:
         run, config = self.run, self.run.config
         columns = config.get("columns")
         return {
-            "name": run.folder.resolve().name,
+            "name": shown(run.folder.resolve().name),
             "kind": kind_of(run.sample_shape),
             "n_samples": len(run),
             "sample_shape": list(run.sample_shape),
@@ -146,7 +146,7 @@ class Session:
             "option_help": option_help(used_options(config)),
             "formats": {format: _cannot_write(format) for format in FORMATS},
             "seed": config.get("seed"),
-            "source": Path(str(config.get("source", "arrays"))).name,
+            "source": Path(shown(config.get("source", "arrays"))).name,
             "versions": config.get("versions", {}),
             "history": run.history,
             "seconds": round(sum(float(row.get("seconds", 0)) for row in run.history), 1),
