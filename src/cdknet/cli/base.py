@@ -146,7 +146,7 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
     if not asked and is_image_shape(shape) and Path(data).is_dir() and is_image_folder(data):
         reading = {**reading, "shape": "x".join(map(str, shape))}
     samples, _ = open_data(data, reading)
-    return samples if columns is None else samples.aligned(tuple(columns))
+    return samples if columns is None else samples.aligned(tuple(columns), config.get("categories"))
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -149,6 +149,7 @@ def discover(
             source=samples.source,
             notes=samples.notes,
             columns=samples.columns,
+            categories=samples.categories,
             keep_samples=samples_in_run,
             quiet=as_json,
         )
@@ -355,6 +356,7 @@ def _save(
     source: str,
     notes: Any = (),
     columns: Any = None,
+    categories: Any = (),
     keep_samples: bool = True,
     quiet: bool = True,
 ) -> None:
@@ -371,7 +373,8 @@ def _save(
             "give cdknet explore and refine the --data again.",
             quiet=quiet,
         )
-    run = model.to_run(ids=ids, source=shown(source), notes=list(notes), columns=columns)
+    told = {"source": shown(source), "notes": list(notes), "columns": columns, "categories": list(categories)}
+    run = model.to_run(ids=ids, **told)
     write_run(out, replace(illustrated(run, X), samples=kept), force=force)
 
 

@@ -302,4 +302,6 @@ def assemble(
     if roles.id is not None:
         rows = unique_ids(path, text_array(path, ids, "ids", size))
         notes.insert(0, f"ids from column {names[roles.id]!r}")
-    return Samples(reshaped(path, X, shape), y, rows, str(path), tuple(notes), columns=tuple(heads))
+    text = tuple(feature.name for feature in features if feature.is_text)
+    X = reshaped(path, X, shape)
+    return Samples(X, y, rows, str(path), tuple(notes), columns=tuple(heads), categories=text)
