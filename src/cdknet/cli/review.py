@@ -138,7 +138,10 @@ def export(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write the labels of RUN as reviewed: id, label, class, kind, given, confidence, rejected."""
+    """Write the labels of RUN as reviewed: id, label, class, kind, given, confidence, rejected.
+
+    In a CSV, text that a spreadsheet would take for a formula gets a ' before it.
+    """
     from cdknet.options import check_choice
 
     format = out.suffix.removeprefix(".").lower()

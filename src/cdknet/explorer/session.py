@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdknet.data.checks import is_number
 from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.journal import Done
@@ -348,6 +349,13 @@ def _cannot_write(format: str) -> str | None:
     return None if there else NO_PARQUET
 
 
+def _csv_cell(value: Any) -> Any:
+    """A value for CSV. Text that a spreadsheet takes for a formula gets a ' before it, a number does not."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value):
+        return f"'{value}"
+    return int(value) if isinstance(value, bool) else "" if value is None else value
+
+
 def export(labels: dict[str, list[Any]], format: str) -> bytes:
     """Columns as a file of one of `FORMATS`."""
     if format == "json":
@@ -359,7 +367,7 @@ def export(labels: dict[str, list[Any]], format: str) -> bytes:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(labels)
         for row in zip(*labels.values(), strict=True):
-            writer.writerow(int(v) if isinstance(v, bool) else "" if v is None else v for v in row)
+            writer.writerow(_csv_cell(v) for v in row)
         return text.getvalue().encode()
     if format != "parquet":
         raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.")

@@ -237,7 +237,7 @@ export function likelyFor(info: ClassInfo): Map<number, string> {
 
 export function exportDialog(store: Store): Promise<null> {
   const formats = [
-    ["csv", "CSV", "opens in any spreadsheet"],
+    ["csv", "CSV", "opens in any spreadsheet; ' before what it would take for a formula"],
     ["parquet", "Parquet", "small and typed, for pandas, polars, DuckDB"],
     ["json", "JSON", "for programs"],
   ];
