@@ -332,6 +332,19 @@ def test_class_names_and_notes_are_text_and_nothing_else(tmp_path, capsys):
     assert "left out: b[/x].txt [red]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("threads", ["2,1", "", "many", "0"])
+def test_every_embedding_has_a_map(threads, monkeypatch):
+    from cdknet.pictures import map_2d
+
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    some = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    line, alike = some[:, :1], np.ones_like(some)
+    for features in (some, line, alike, alike + 1e-30 * some, np.repeat(line, 3, axis=1)):
+        places = map_2d(features)
+        assert places.shape == (40, 2)
+        assert np.isfinite(places).all()
+
+
 def test_flags_about_files_do_not_go_with_a_set_by_name(tmp_path, capsys):
     out = str(tmp_path / "run")
     assert main(["discover", "digits", "--labels", "x.csv", "--out", out]) == 2
