@@ -345,6 +345,28 @@ def test_every_embedding_has_a_map(threads, monkeypatch):
         assert np.isfinite(places).all()
 
 
+def test_a_download_that_fails_gives_the_cursor_back(monkeypatch):
+    from rich.progress import Progress
+
+    from cdknet.cli.base import download_bar
+
+    stopped = []
+    monkeypatch.setattr(Progress, "stop", lambda bars: (stopped.append(bars), bars.live.stop()))
+
+    def download(done, total):
+        with download_bar() as progress:
+            progress("file", done, total)
+            raise OSError("cut off")
+
+    for done, total in ((1, 9), (1, None), (9, 9)):
+        with pytest.raises(OSError, match="cut off"):
+            download(done, total)
+    assert len(stopped) == 3
+    with download_bar():
+        pass
+    assert len(stopped) == 3, "nothing was downloaded"
+
+
 def test_flags_about_files_do_not_go_with_a_set_by_name(tmp_path, capsys):
     out = str(tmp_path / "run")
     assert main(["discover", "digits", "--labels", "x.csv", "--out", out]) == 2

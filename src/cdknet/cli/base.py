@@ -6,7 +6,8 @@ import difflib
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,7 +120,8 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
         flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
         if flags:
             raise ValueError(f"{flags[0]} is about files. Got it with the set {data!r}, which knows itself.")
-        dataset = sources.load(data, progress=download_bar())
+        with download_bar() as progress:
+            dataset = sources.load(data, progress=progress)
         problem = dataset.problem()
         ids = np.array([f"{data} {i}" for i in range(len(problem.train.X))])
         samples = sources.Samples(problem.train.X, problem.train.y, ids, data, groups=dataset.groups_train)
@@ -156,8 +158,9 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def download_bar() -> Callable[[str, int, int | None], None]:
-    """A bar on stderr for each file that is downloaded; nothing where none is."""
+@contextmanager
+def download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar on stderr for each file that is downloaded in this block; nothing where none is."""
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
@@ -171,14 +174,17 @@ def download_bar() -> Callable[[str, int, int | None], None]:
     tasks: dict[str, Any] = {}
 
     def show(name: str, done: int, total: int | None) -> None:
-        if name not in tasks:
+        if not tasks:
             bars.start()
+        if name not in tasks:
             tasks[name] = bars.add_task(name, total=total)
         bars.update(tasks[name], completed=done, total=total)
-        if done == total:
-            bars.stop()
 
-    return show
+    try:
+        yield show
+    finally:
+        if tasks:
+            bars.stop()  # also where a download fails: the cursor comes back
 
 
 def check_new_file(out: Path, force: bool) -> None:
