@@ -220,7 +220,7 @@ export function bindKeys(commands: Commands): void {
     const target = e.target as HTMLElement;
     if (e.altKey || e.defaultPrevented || document.querySelector("dialog[open]")) return;
     const closing = target.closest?.("dialog"); // its field may have the keyboard for a moment longer
-    if (!closing && target.closest?.("input, textarea, select, [contenteditable]")) return;
+    if (!closing && target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]")) return;
     const command = byKey.get(pressed(e));
     if (!command) return;
     e.preventDefault();
