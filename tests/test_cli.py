@@ -139,6 +139,29 @@ def test_csv_and_folders_of_images_go_in(tmp_path, capsys):
     assert labels_of(tmp_path / "run-table.csv" / "labels.csv")[7]["id"] == "s7"
 
 
+@pytest.mark.parametrize("colour", [False, True])
+def test_other_photos_are_made_what_those_of_the_run_were(colour, tmp_path, capsys):
+    generator = np.random.default_rng(0)
+
+    def photos(folder, channels, side):
+        folder.mkdir(parents=True)
+        for i in range(20):
+            pixels = 60 * (i % 4) + generator.integers(0, 40, (side, side, channels))
+            Image.fromarray(pixels.astype(np.uint8).squeeze()).save(folder / f"{i}.png")
+        return folder
+
+    for name in ("a", "b", "unlabelled"):
+        photos(tmp_path / "photos" / name, 3 if colour else 1, 12)
+    others = photos(tmp_path / "others", 1 if colour else 3, 20)
+    run, out = str(tmp_path / "run"), str(tmp_path / "labels.csv")
+    few = [*FEW, "--image-size", "16", "--network", "mlp", "--no-calibrate", "--no-samples"]
+    assert main(["discover", str(tmp_path / "photos"), "--new-classes", "2", "--out", run, *few]) == 0
+    assert main(["predict", run, str(others), "--out", out]) == 0, capsys.readouterr().err
+    assert len(labels_of(Path(out))) == 20
+    again = ["report", run, "--data", str(tmp_path / "photos"), "--out", str(tmp_path / "report.html")]
+    assert main(again) == 0, capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -309,6 +332,41 @@ def test_class_names_and_notes_are_text_and_nothing_else(tmp_path, capsys):
     assert "left out: b[/x].txt [red]" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("threads", ["2,1", "", "many", "0"])
+def test_every_embedding_has_a_map(threads, monkeypatch):
+    from cdknet.pictures import map_2d
+
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    some = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    line, alike = some[:, :1], np.ones_like(some)
+    for features in (some, line, alike, alike + 1e-30 * some, np.repeat(line, 3, axis=1)):
+        places = map_2d(features)
+        assert places.shape == (40, 2)
+        assert np.isfinite(places).all()
+
+
+def test_a_download_that_fails_gives_the_cursor_back(monkeypatch):
+    from rich.progress import Progress
+
+    from cdknet.cli.base import download_bar
+
+    stopped = []
+    monkeypatch.setattr(Progress, "stop", lambda bars: (stopped.append(bars), bars.live.stop()))
+
+    def download(done, total):
+        with download_bar() as progress:
+            progress("file", done, total)
+            raise OSError("cut off")
+
+    for done, total in ((1, 9), (1, None), (9, 9)):
+        with pytest.raises(OSError, match="cut off"):
+            download(done, total)
+    assert len(stopped) == 3
+    with download_bar():
+        pass
+    assert len(stopped) == 3, "nothing was downloaded"
+
+
 def test_flags_about_files_do_not_go_with_a_set_by_name(tmp_path, capsys):
     out = str(tmp_path / "run")
     assert main(["discover", "digits", "--labels", "x.csv", "--out", out]) == 2
@@ -321,3 +379,17 @@ def test_forcing_a_run_costs_nothing_before_its_data_are_read(tmp_path, capsys):
     args = ["discover", str(tmp_path / "mistyped.npz"), "--new-classes", "2", "--out", str(tmp_path / "run")]
     assert main([*args, "--force"]) == 2
     assert (tmp_path / "run.partial" / "job.json").exists()
+
+
+def test_forcing_a_run_removes_unfinished_runs_alone(npz, tmp_path, capsys):
+    unfinished = tmp_path / "run.partial"
+    args = ["discover", str(npz), "--new-classes", "2", "--out", str(tmp_path / "run"), "--force"]
+    unfinished.mkdir()
+    (unfinished / "job.json").write_text("{}")
+    assert main([*args, "--label-weight", "-3"]) == 2
+    assert "label_weight" in complaint(capsys)
+    assert (unfinished / "job.json").exists(), "the options were wrong"
+    (unfinished / "job.json").rename(unfinished / "thesis.tex")
+    assert main([*args, *FEW]) == 2
+    assert "must be an unfinished run to be replaced" in complaint(capsys)
+    assert (unfinished / "thesis.tex").exists()

@@ -114,6 +114,16 @@ def test_a_class_is_divided_into_the_groups_that_its_hint_speaks_of():
     assert len(set(divide(points, 3, seed=0).tolist())) == 3  # no hint speaks of three: k-means
 
 
+def test_the_largest_part_comes_first_though_a_hint_looks_at_some_samples():
+    """Every other of 4,000 is looked at: 1,100 left and 900 right, but 1,600 and 2,400 in all."""
+    left = np.empty(4000, dtype=bool)
+    left[::2], left[1::2] = np.arange(2000) < 1100, np.arange(2000) < 500
+    points = np.random.default_rng(0).normal(0, 1, (4000, 4)) + np.where(left, -8, 8)[:, None]
+    parts = divide(points.astype(np.float32), 2, seed=0)
+    assert np.bincount(parts).tolist() == [2400, 1600]
+    assert (parts[left] == 1).all()
+
+
 def test_two_heaps_whose_samples_come_in_turns_are_two_and_like_no_third_between_them():
     heaps = np.random.default_rng(0).normal(0, 1, (300, 3)) + np.array([-9, 0, 9])[np.arange(300) % 3, None]
     review = review_of(np.arange(300) % 3 % 2)

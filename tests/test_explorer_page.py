@@ -240,6 +240,26 @@ def test_two_tabs_see_each_other_and_never_overwrite(
     deaf.said("mink")
     first.said("mink")
     assert "mink" in first.names()
+
+    # a dialog, and an Undo, are about what was there when they came up
+    second.choose("mink")
+    second.press("r")
+    second.page.locator("dialog[open]").wait_for()
+    first.choose("mink")
+    first.press("r")
+    first.answer("heron")
+    done = first.said("heron")
+    done.hover()  # so that it stays
+    second.said("heron")
+    second.answer("stoat")
+    second.said("Not done: rename mink to stoat")
+    second.choose("new-2")
+    second.press("r")
+    second.answer("stoat")
+    first.said("Changed in another tab")
+    done.get_by_text("Undo").click()
+    first.said("Not done: undo")
+    assert {"heron", "stoat"} <= set(first.names())
     assert first.troubles == second.troubles == []
 
 
@@ -522,6 +542,46 @@ def test_what_is_refused_stays_in_its_dialog_with_the_reason(
     tab.press("e")
     page.locator("dialog[open] .choice", has_text="JSON").click()
     tab.refused("no pens left")
+    assert tab.troubles == []
+
+
+@browser_test
+def test_keys_do_no_more_than_was_meant(browser: Any, serve: Callable[..., Server], tmp_path: Path) -> None:
+    tab = Tab(browser).open(serve(make_run(tmp_path / "run")).address)
+    page = tab.page
+    # a key held down changes one thing
+    for name in ("heron", "stork"):
+        tab.choose("new-1" if name == "heron" else "heron")
+        tab.press("r")
+        tab.answer(name)
+        tab.listed(name)
+    page.keyboard.down("u")
+    tab.listed("heron")
+    page.keyboard.down("u")  # it repeats
+    page.wait_for_timeout(500)
+    page.keyboard.up("u")
+    assert "heron" in tab.names()
+    # Enter that takes a word of an input method chooses no class and no sample
+    composed = """e => e.dispatchEvent(new KeyboardEvent("keydown",
+        { key: "Enter", isComposing: true, bubbles: true, cancelable: true }))"""
+    field = page.locator("dialog[open] [data-first]")
+    tab.press("m")
+    field.press("ArrowDown")
+    field.evaluate(composed)
+    assert page.locator("dialog[open]").count() == 1
+    tab.leave()
+    tab.press("/")
+    field.fill("row 1")
+    page.locator("dialog[open] [aria-selected=true]").wait_for()
+    field.evaluate(composed)
+    assert page.locator("dialog[open]").count() == 1
+    tab.leave()
+    # the box that was ticked keeps the keyboard
+    box = page.locator(".class-row", has_text="new-2").locator(".class-check")
+    box.focus()
+    tab.press("Space")
+    page.locator(".class-row.chosen", has_text="new-2").wait_for()
+    assert box.evaluate("e => e === document.activeElement")
     assert tab.troubles == []
 
 

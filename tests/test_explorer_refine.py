@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -219,6 +220,16 @@ def test_what_was_begun_on_an_older_review_is_begun_again(run, tmp_path, no_pict
     rows = []
     refine(run, tmp_path / "run2", watchers=[rows.append])
     assert rows[0]["epoch"] == 1
+
+
+@pytest.mark.parametrize("kept", ['{"seed": 0}', '{"kind": "refine", "run": "another"}', "[]", None])
+def test_what_another_job_left_unfinished_stays(kept, run, tmp_path, no_pictures):
+    left = tmp_path / "big.partial" / ("notes.txt" if kept is None else "job.json")
+    left.parent.mkdir()
+    left.write_text(kept or "")
+    with pytest.raises(ValueError, match="must be an unfinished refinement of"):
+        refine(run, tmp_path / "big", force=True)
+    assert left.read_text() == (kept or "")
 
 
 @pytest.mark.parametrize("expansion", ["none", "last", "all"])
@@ -441,6 +452,29 @@ def test_the_report_command(bundle, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["bytes"] == out.stat().st_size
     assert main(["report", str(run), "-o", str(out)]) == 2
     assert main(["report", str(run), "-o", str(out), "--force"]) == 0
+
+
+def test_names_of_folders_need_not_be_text(bundle, tmp_path, capsys):
+    odd = os.fsdecode(b"caf\xe9")
+    options = {"expansion": "last", "label_weight": 1.0, "method": "cd-knet"}
+    run = make_run(tmp_path / odd, n=60, options=options)
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**config, "source": f"/data/{odd}.npz"}))
+    about = Session(open_run(run)).about()
+    assert (about["name"], about["source"]) == ("caf?", "caf?.npz")
+    assert main(["show", str(run)]) == 0
+    assert "caf?.npz" in capsys.readouterr().out
+    assert main(["report", str(run), "-o", str(tmp_path / f"{odd}.html")]) == 0
+
+
+def test_a_run_says_where_its_samples_came_from_in_text(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    np.savez(folder / "x.npz", X=X, y=Y)
+    given = ["--new-classes", "2", "--network", "none", "--method", "sscd", "--expansion", "none"]
+    given += ["--no-calibrate", "--no-samples"]
+    assert main(["discover", str(folder / "x.npz"), "--out", str(tmp_path / "run"), *given]) == 0
+    assert read_config(tmp_path / "run")["source"].endswith("caf?/x.npz")
 
 
 @pytest.mark.parametrize(

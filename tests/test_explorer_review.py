@@ -196,6 +196,15 @@ def test_a_name_that_a_class_once_had_is_not_given_to_another(tmp_path):
     assert again.review.classes[3].name == "new-1", "a person may"
 
 
+def test_a_class_with_braces_in_its_name_can_be_split_again(tmp_path):
+    j = journal(tmp_path)
+    do(j, kind="rename", **{"class": 3}, name="{a} {} {")
+    for _ in range(2):
+        do(j, kind="split", **{"class": 3}, k=2)
+    names = {record.name for record in j.review.classes.values()}
+    assert {"{a} {} {", "{a} {} { (2)", "{a} {} { (3)"} <= names
+
+
 def test_a_hint_stays_away_until_the_class_changes(tmp_path):
     j = journal(tmp_path)
     do(j, kind="dismiss", **{"class": 3, "hint": "split"})

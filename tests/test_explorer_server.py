@@ -1,6 +1,7 @@
 """The explorer's server as a browser meets it: a real socket, real requests, and some that mean harm."""
 
 import contextlib
+import csv
 import http.client
 import io
 import json
@@ -21,7 +22,7 @@ from PIL import Image
 from cdknet.explorer.doorkeeper import CSP, LARGEST_BODY
 from cdknet.explorer.folder import open_run
 from cdknet.explorer.server import Explorer
-from cdknet.explorer.session import Session, read_truth
+from cdknet.explorer.session import Session, export, read_truth
 
 from runmaker import make_run
 
@@ -347,12 +348,18 @@ def test_exports_hold_the_reviewed_labels(fresh):
     assert rows[0] == {"id": "row 0", **nothing, "given": True, "confidence": 1.0, "rejected": True}
     table = pyarrow.parquet.read_table(io.BytesIO(fresh.get("/api/export?format=parquet")))
     assert [dict(row, confidence=round(row["confidence"], 4)) for row in table.to_pylist()] == rows
-    import csv
-
     lines = list(csv.DictReader(io.StringIO(fresh.get("/api/export?format=csv").decode())))
     assert [line["id"] for line in lines] == [row["id"] for row in rows]
-    assert [line["label"] for line in lines] == [row["label"] or "" for row in rows]
+    assert lines[3]["label"] == "'" + rows[3]["label"], "no formula in a spreadsheet"
+    assert [line["label"].lstrip("'") for line in lines] == [row["label"] or "" for row in rows]
     fresh.get("/api/export?format=xlsx", 422)
+
+
+def test_a_csv_export_holds_no_formula():
+    names = ["=1+1", "+a", "-a", "@a", "\ta", "\ra", "-1", "-2.5", "a=1", ""]
+    lines = export({"id": names, "confidence": [-0.5] * 10}, "csv").decode().split("\n")[1:-1]
+    safe = ["'=1+1", "'+a", "'-a", "'@a", "'\ta", "'\ra", "-1", "-2.5", "a=1", ""]
+    assert lines == [f"{name},-0.5" for name in safe]
 
 
 # Harm

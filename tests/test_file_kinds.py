@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import struct
 
 import numpy as np
@@ -157,6 +158,13 @@ def test_an_id_has_one_label(tmp_path):
         data.read_labels(tmp_path / "nothing.csv")
 
 
+def test_labels_beside_gaps_are_read_as_tables_read_them(tmp_path):
+    (tmp_path / "truth.csv").write_text("id,label\na,3.0\nb,nan\nc,-1.0\nd,NaN\ne,4.0\nf,\n")
+    assert data.read_labels(tmp_path / "truth.csv") == {"a": "3", "e": "4"}
+    (tmp_path / "truth.csv").write_text("id,label\na,cat\nb,nan\nc,-1\n")
+    assert data.read_labels(tmp_path / "truth.csv") == {"a": "cat"}
+
+
 def test_labels_of_their_own_are_matched_by_id(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
     (tmp_path / "labels.csv").write_text("id,label\nrow 2,7\nrow 0,\n")
@@ -197,10 +205,38 @@ def test_recordings_are_labelled_by_slice_and_by_transmission(tmp_path):
 def test_a_column_is_not_another_kind_of_column_of_that_name():
     """Categories of a column stand in for each other; numbers and categories do not."""
     X = np.ones((2, 2), np.float32)
-    here = data.Samples(X, None, np.array(["a", "b"]), "t.csv", columns=("age=(blank)", "colour=red"))
+    ids, text = np.array(["a", "b"]), ("age", "colour")
+    here = data.Samples(X, None, ids, "t.csv", columns=("age=(blank)", "colour=red"), categories=text)
     assert here.aligned(("colour=blue", "age=old")).X.tolist() == [[0, 0], [0, 0]]
     with pytest.raises(ValueError, match="no column 'age'"):
         here.aligned(("age", "colour=red"))
-    numbers = data.Samples(X[:, :1], None, np.array(["a", "b"]), "t.csv", columns=("age",))
+    numbers = data.Samples(X[:, :1], None, ids, "t.csv", columns=("age",))
     with pytest.raises(ValueError, match="no column 'age=old'"):
         numbers.aligned(("age=old",))
+
+
+def test_a_column_of_numbers_may_have_any_name(tmp_path, capsys):
+    """t=0.1 is no category of t."""
+    generator = np.random.default_rng(0)
+
+    def table(name, heads):
+        with (tmp_path / name).open("w", newline="") as file:
+            values = generator.normal(np.arange(60)[:, None] % 3, 0.1, (60, len(heads)))
+            rows = ([*row, "ab"[i % 2], ("x", "y", "")[i % 3]] for i, row in enumerate(values))
+            csv.writer(file).writerows([[*heads, "colour", "label"], *rows])
+        return str(tmp_path / name)
+
+    run, whole = str(tmp_path / "run"), table("whole.csv", ["t=0.1", "t=0.2"])
+    quick = ["--network", "none", "--method", "sscd", "--expansion", "none", "--no-calibrate"]
+    assert main(["discover", whole, "--new-classes", "1", "--out", run, *quick]) == 0
+    out = ["--out", str(tmp_path / "labels.csv"), "--force"]
+    assert main(["predict", run, whole, *out]) == 0
+    less, config = table("less.csv", ["t=0.1"]), tmp_path / "run" / "config.json"
+    for _ in range(2):
+        capsys.readouterr()
+        assert main(["predict", run, less, *out]) == 2
+        assert "no column 't=0.2'" in capsys.readouterr().err
+        told = json.loads(config.read_text())
+        told.pop("categories", None)  # a run of an older version
+        config.write_text(json.dumps(told))
+    assert main(["predict", run, whole, *out]) == 0

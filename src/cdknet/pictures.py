@@ -27,7 +27,7 @@ MOST_MAPPED = 5000  # points that t-SNE lays out; the others go to the mean of t
 def map_2d(features: NDArray[Any], *, seed: int = 0) -> NDArray[np.float32]:
     """A place in the plane for every row: t-SNE if openTSNE is installed, else the two main directions."""
     features = np.asarray(features, dtype=np.float32)
-    if len(features) < 10:
+    if len(features) < 10 or features.shape[1] < 2 or (features == features[0]).all():
         return _principal(features)
     try:
         import openTSNE
@@ -38,9 +38,11 @@ def map_2d(features: NDArray[Any], *, seed: int = 0) -> NDArray[np.float32]:
     if len(rows) > MOST_MAPPED:
         chosen = np.sort(np.random.default_rng(seed).choice(rows, MOST_MAPPED, replace=False))
     perplexity = min(30, (len(chosen) - 1) / 3)
-    threads = int(os.environ.get("OMP_NUM_THREADS") or min(2, os.cpu_count() or 1))
-    tsne = openTSNE.TSNE(perplexity=perplexity, random_state=seed, n_jobs=threads, initialization="pca")
-    placed = np.asarray(tsne.fit(features[chosen]), dtype=np.float32)
+    tsne = openTSNE.TSNE(perplexity=perplexity, random_state=seed, n_jobs=_threads(), initialization="pca")
+    with np.errstate(all="ignore"):
+        placed = np.asarray(tsne.fit(features[chosen]), dtype=np.float32)
+    if not np.isfinite(placed).all():  # rows too much alike
+        return _principal(features)
     if len(chosen) == len(rows):
         return placed
     from sklearn.neighbors import NearestNeighbors
@@ -49,6 +51,11 @@ def map_2d(features: NDArray[Any], *, seed: int = 0) -> NDArray[np.float32]:
     spread = placed[near].mean(axis=1)
     spread[chosen] = placed
     return np.asarray(spread, dtype=np.float32)
+
+
+def _threads() -> int:
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "2,1": of nested loops
+    return int(asked) if asked.isdecimal() and int(asked) else min(2, os.cpu_count() or 1)
 
 
 def _principal(features: NDArray[Any]) -> NDArray[np.float32]:

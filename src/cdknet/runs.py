@@ -77,6 +77,11 @@ def samples_digest(X: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
+def shown(path: str | Path) -> str:
+    """A path as text that every file and page can hold: what is no UTF-8 in it becomes a question mark."""
+    return str(path).encode("utf-8", "replace").decode()
+
+
 def plain(value: Any) -> Any:
     """An option's value as JSON can hold it."""
     if isinstance(value, float) and value == float("inf"):
@@ -256,7 +261,7 @@ def summary(run: Run) -> dict[str, Any]:
     epochs = {stage: sum(row["stage"] == stage for row in run.history) for stage in stages}
     return {
         "samples": len(run.labels),
-        "source": config.get("source", "arrays"),
+        "source": shown(config.get("source", "arrays")),
         "classes": classes,
         "network": config["blueprint"]["architecture"],
         "method": options["method"],

@@ -93,7 +93,9 @@ def sets_table(described: dict[str, dict[str, str]]) -> Table:
         table.add_column(column)
     for name, facts in described.items():
         files = facts["Files"]
-        here = "-" if files == "needs no files" else "no" if files.startswith("not on") else "yes"
+        missing = "no" if files.startswith("not on") else "in part"
+        here = missing if files.endswith("not on this machine") else "yes"
+        here = "-" if files == "needs no files" else here
         table.add_row(name, facts["Kind"], facts["Samples"], facts["Paper's split"], here)
     return table
 

@@ -83,6 +83,25 @@ def test_colour_is_decided_once_for_the_folder(tmp_path):
         np.testing.assert_array_equal(samples.X[i], np.stack([grey] * 3))
 
 
+def test_size_and_colour_may_be_stated(tmp_path):
+    coloured = np.zeros((8, 8, 3))
+    coloured[..., 0] = 250
+    save(tmp_path / "a.png", coloured)
+    save(tmp_path / "b.png", np.full((20, 30), 7))
+    grey = data.open(tmp_path, shape=(8, 10))
+    assert grey.X.shape == (2, 8, 10)
+    assert (grey.X[0] == 75).all()  # .299 x 250
+    assert (grey.X[1] == 7).all()
+    assert data.open(tmp_path, shape=(1, 8, 8)).X.shape == (2, 1, 8, 8)
+    (tmp_path / "a.png").unlink()
+    np.testing.assert_array_equal(data.open(tmp_path, shape=(3, 8, 8)).X, np.full((1, 3, 8, 8), 7))
+    kept = data.open(tmp_path, shape=(20, 30))
+    assert kept.notes == ("kept at 20 x 30 pixels: every image has this size", "grey: as asked")
+    for shape in ((2, 198), (4, 8, 8), (64,), (8, 5000)):
+        refused(tmp_path, "shape must be height x width", shape=shape)
+    refused(tmp_path, "without image_size", shape=(8, 8), image_size=8)
+
+
 def test_a_colour_file_without_colour_is_grey(tmp_path):
     grey = some_samples(1, 8)[0][0]
     save(tmp_path / "a.png", np.stack([grey] * 3, axis=-1))

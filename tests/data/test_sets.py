@@ -17,6 +17,7 @@ from specimens import idx_bytes, make_images
 from cdknet import data
 from cdknet.data import sets, store
 from cdknet.data.registry import MNIST, SETS
+from cdknet.tables import sets_table
 
 
 def on_this_machine(name: str) -> bool:
@@ -223,6 +224,19 @@ def test_describe_says_counts_licence_source_and_where_the_files_are(monkeypatch
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(b"x")
     assert "and 3 more that are not on this machine" in data.describe("mnist")["Files"]
+
+
+def test_a_set_is_here_when_all_its_files_are(monkeypatch, tmp_path):
+    monkeypatch.delenv("CDKNET_DATA", raising=False)
+    monkeypatch.setenv("CDKNET_CACHE", str(tmp_path))
+    (tmp_path / "mnist").mkdir()
+    here = []
+    for file in SETS["mnist"].files:
+        table = sets_table({name: data.describe(name) for name in ("mnist", "fashion-mnist", "digits")})
+        here.append([*table.columns[-1].cells])
+        (tmp_path / "mnist" / file.name).write_bytes(b"x")
+    assert here == [["no", "no", "-"], *[["in part", "no", "-"]] * 3]
+    assert [*sets_table({"mnist": data.describe("mnist")}).columns[-1].cells] == ["yes"]
 
 
 def test_the_documentation_states_the_facts_of_the_registry():

@@ -371,6 +371,8 @@ def test_text_embeddings_may_carry_names_commas_comments_and_word2vecs_first_lin
         ("1, 2.5, -3\n4,5,6e-3", ["row 0", "row 1"]),
         ("# made by hand\n\n1\t2.5\t-3\n\n4 5 6e-3\n", ["row 0", "row 1"]),
         ("king 1 2.5 -3\nqueen 4 5 6e-3\n", ["king", "queen"]),
+        ("king,1,2.5,-3\nqueen,4,5,6e-3\n", ["king", "queen"]),
+        ("2 3\n17 1 2.5 -3\n18 4 5 6e-3\n", ["17", "18"]),
         ("2 3\nking 1 2.5 -3\nqueen 4 5 6e-3\n", ["king", "queen"]),
         ("\ufeffking 1 2.5 -3\r\nqueen 4 5 6e-3\r\n", ["king", "queen"]),
     ):
@@ -385,6 +387,9 @@ def test_text_embeddings_may_carry_names_commas_comments_and_word2vecs_first_lin
         ("king\nqueen\n", "at least one number"),
         ("3 2\nking 1 2\nqueen 3 4\n", "promises 3 rows, file has 2"),
         ("# nothing\n", "a line of numbers a sample"),
+        ("s1 0,12 1,50 3,25\ns2 1,00 2,00 3,00\n", "decimal point. Got '0,12'"),
+        ("s1 0,12 1\n", "decimal point. Got '0,12'"),
+        ("0,12 1 3,25e-2\n", "decimal point. Got '0,12'"),
     ):
         path.write_text(text)
         refused(path, match)

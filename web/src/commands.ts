@@ -47,10 +47,10 @@ export function makeCommands(store: Store, map: MapView): Commands {
     store.show(views[(views.indexOf(store.view) + by + views.length) % views.length]);
   };
 
-  /** For a dialog: do it, and answer why it could not be done, or null. */
-  async function attempt(action: Action, what: string, then?: (outcome: Outcome) => void): Promise<string | null> {
+  /** For a dialog opened at the revision `seen`: do it, and answer why it could not be done, or null. */
+  async function attempt(seen: number, action: Action, what: string, then?: (outcome: Outcome) => void): Promise<string | null> {
     let why: string | null = null;
-    const outcome = await store.act(action, what, (text) => (why = text));
+    const outcome = await store.act(action, what, (text) => (why = text), seen);
     if (outcome) then?.(outcome);
     return why;
   }
@@ -58,16 +58,18 @@ export function makeCommands(store: Store, map: MapView): Commands {
   async function rename() {
     const info = current();
     if (!info) return;
-    await askName(store, info, async (name) => (name === info.name ? null : attempt({ kind: "rename", class: info.id, name }, `rename ${info.name} to ${name}`)));
+    const seen = store.state.revision;
+    await askName(store, info, async (name) => (name === info.name ? null : attempt(seen, { kind: "rename", class: info.id, name }, `rename ${info.name} to ${name}`)));
   }
   async function merge() {
     const info = current();
     if (!info) return;
+    const seen = store.state.revision;
     if (store.classes.length > 1) {
       const chosen = store.classes.map((c) => store.class(c)).filter((c) => c !== undefined);
       const into = mergeTarget(store);
       const what = `merge ${chosen.map((c) => c.name).join(", ")}`;
-      await askMerge(store, chosen, into, () => attempt({ kind: "merge", classes: chosen.map((c) => c.id), into }, what, () => store.chooseClass(into)));
+      await askMerge(store, chosen, into, () => attempt(seen, { kind: "merge", classes: chosen.map((c) => c.id), into }, what, () => store.chooseClass(into)));
       return;
     }
     const known = info.kind === "old"; // a known class takes others in, but never goes away
@@ -80,14 +82,15 @@ export function makeCommands(store: Store, map: MapView): Commands {
     });
     if (!other || !("id" in other)) return;
     const [gone, into] = known ? [other.id, info.id] : [info.id, other.id];
-    const done = await store.act({ kind: "merge", classes: [into, gone], into }, `merge ${store.nameOf(gone)} into ${store.nameOf(into)}`);
+    const done = await store.act({ kind: "merge", classes: [into, gone], into }, `merge ${store.nameOf(gone)} into ${store.nameOf(into)}`, undefined, seen);
     if (done) store.chooseClass(into);
   }
   async function split() {
     const info = current();
     if (!info) return;
+    const seen = store.state.revision;
     await askParts(store, info, (k) =>
-      attempt({ kind: "split", class: info.id, k }, `split ${info.name}`, (outcome) => {
+      attempt(seen, { kind: "split", class: info.id, k }, `split ${info.name}`, (outcome) => {
         const parts = outcome.changed.classes.filter((c) => store.class(c)).sort((a, b) => a - b);
         store.chooseClass(parts[0] ?? null);
       }),
@@ -96,6 +99,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
   async function markOld() {
     const info = current();
     if (!info) return;
+    const seen = store.state.revision;
     const likely = new Map<number, string>();
     if (info.nearest_old) likely.set(info.nearest_old.id, "nearest");
     const old = await pickClass(store, `${info.name} is in truth`, {
@@ -103,7 +107,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
       likely,
       what: "All its samples join the known class you choose.",
     });
-    if (old && "id" in old) await store.act({ kind: "mark_old", class: info.id, old: old.id }, `mark ${info.name} as ${store.nameOf(old.id)}`);
+    if (old && "id" in old) await store.act({ kind: "mark_old", class: info.id, old: old.id }, `mark ${info.name} as ${store.nameOf(old.id)}`, undefined, seen);
   }
   async function reject() {
     if (store.selection.length) {
@@ -117,11 +121,13 @@ export function makeCommands(store: Store, map: MapView): Commands {
   async function note() {
     const info = current();
     if (!info) return;
-    await askNote(info, async (text) => (text === info.note ? null : attempt({ kind: "note", class: info.id, text }, `note on ${info.name}`)));
+    const seen = store.state.revision;
+    await askNote(info, async (text) => (text === info.note ? null : attempt(seen, { kind: "note", class: info.id, text }, `note on ${info.name}`)));
   }
   async function move(fresh: boolean) {
     const chosen = picked();
     if (!chosen) return;
+    const seen = store.state.revision;
     const homes = new Map<number, number>();
     for (const i of chosen) homes.set(store.data.assignment[i], (homes.get(store.data.assignment[i]) ?? 0) + 1);
     const only = homes.size === 1 ? [...homes.keys()][0] : null;
@@ -138,7 +144,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
       "id" in target
         ? ({ kind: "move", samples: chosen, to: target.id } as const)
         : ({ kind: "move", samples: chosen, to: null, ...(target.name ? { name: target.name } : {}) } as const);
-    const outcome = await store.act(action, `move ${samples(chosen.length)}`);
+    const outcome = await store.act(action, `move ${samples(chosen.length)}`, undefined, seen);
     if (!outcome) return;
     const now = store.data.assignment[chosen[0]];
     store.select([]);
@@ -214,10 +220,10 @@ export function bindKeys(commands: Commands): void {
     const target = e.target as HTMLElement;
     if (e.altKey || e.defaultPrevented || document.querySelector("dialog[open]")) return;
     const closing = target.closest?.("dialog"); // its field may have the keyboard for a moment longer
-    if (!closing && target.closest?.("input, textarea, select, [contenteditable]")) return;
+    if (!closing && target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]")) return;
     const command = byKey.get(pressed(e));
     if (!command) return;
     e.preventDefault();
-    command.run();
+    if (!(e.repeat && command.edits)) command.run(); // a key held down changes one thing, once
   });
 }

@@ -266,22 +266,24 @@ export class Store {
     this.emit("review", "classes");
   }
 
-  /** Do it and say so. What goes wrong is said in a message, or to `refused` where one listens. */
-  act(action: Action, what: string, refused?: (why: string) => void): Promise<Outcome | null> {
-    return this.change((revision) => this.source.act(revision, action), what, () => this.act(action, what), null, refused);
+  /**
+   * Do it and say so. What goes wrong is said in a message, or to `refused` where one listens. `seen` is the revision
+   * that it was decided on: of a dialog, the one when it was opened.
+   */
+  act(action: Action, what: string, refused?: (why: string) => void, seen = this.state.revision): Promise<Outcome | null> {
+    return this.change(() => this.source.act(seen, action), what, () => this.act(action, what), null, refused);
   }
 
-  step(direction: "undo" | "redo"): Promise<Outcome | null> {
-    const what = direction === "undo" ? this.state.undo : this.state.redo;
+  step(direction: "undo" | "redo", what = this.state[direction], seen = this.state.revision): Promise<Outcome | null> {
     if (!what) {
       this.notify({ tone: "info", text: `There is nothing to ${direction}.` });
       return Promise.resolve(null);
     }
-    return this.change((revision) => this.source.step(direction, revision), `${direction}: ${what}`, null, direction);
+    return this.change(() => this.source.step(direction, seen), `${direction}: ${what}`, null, direction);
   }
 
   private async change(
-    send: (revision: number) => Promise<Outcome>,
+    send: () => Promise<Outcome>,
     what: string,
     again: (() => void) | null,
     step: "undo" | "redo" | null = null,
@@ -293,13 +295,14 @@ export class Store {
     }
     this.setBusy(true);
     try {
-      const outcome = await send(this.state.revision);
+      const outcome = await send();
       await this.refresh();
       const back = step === "undo" ? "redo" : "undo";
+      const its = this.state[back]; // not that of another tab, which may follow
       this.notify({
         tone: "done",
         text: outcome.summary,
-        actions: [{ label: back === "undo" ? "Undo" : "Redo", run: () => void this.step(back) }],
+        actions: [{ label: back === "undo" ? "Undo" : "Redo", run: () => void this.step(back, its, outcome.revision) }],
       });
       return outcome;
     } catch (error) {

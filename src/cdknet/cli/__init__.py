@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 from cdknet.cli import fits, reproduce, review, sets
@@ -12,6 +13,8 @@ COMMANDS = (fits, reproduce, review, sets)  # each makes its own; --help lists t
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command. What is the user's to mend is said in one line, with exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(args=argv, prog_name="cdknet", standalone_mode=False)
         return code if isinstance(code, int) else 0

@@ -6,7 +6,8 @@ import difflib
 import inspect
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,7 +41,7 @@ READING: dict[str, tuple[Any, str]] = {
     "label_column": (str | None, "Tables: the column of labels; blank = unlabelled."),
     "id_column": (str | None, "Tables: the column that names the samples."),
     "image_size": (int | None, "Folders of images: pixels a side."),
-    "shape": (str | None, "Arrays, tables, text: the shape of a sample, such as 28x28."),
+    "shape": (str | None, "All but radio: the shape of a sample, such as 28x28 or 3x32x32."),
     "sample_rate": (float | None, "Raw I/Q files: samples a second."),
     "slice_length": (int | None, "Radio: samples a slice (198)."),
     "overlap": (int | None, "Radio: samples that neighbouring slices share (0)."),
@@ -119,7 +120,8 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
         flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
         if flags:
             raise ValueError(f"{flags[0]} is about files. Got it with the set {data!r}, which knows itself.")
-        dataset = sources.load(data, progress=download_bar())
+        with download_bar() as progress:
+            dataset = sources.load(data, progress=progress)
         problem = dataset.problem()
         ids = np.array([f"{data} {i}" for i in range(len(problem.train.X))])
         samples = sources.Samples(problem.train.X, problem.train.y, ids, data, groups=dataset.groups_train)
@@ -134,6 +136,21 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     return (samples if labels is None else sources.attach_labels(samples, labels)), None
 
 
+def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
+    """A user's file, read as the data of the run were: images of their size, columns in their order."""
+    from cdknet.data.files import is_image_folder
+    from cdknet.data.images import is_image_shape
+    from cdknet.runs import read_config
+
+    config = read_config(run)
+    shape, columns = config.get("blueprint", {}).get("sample_shape", ()), config.get("columns")
+    asked = reading.get("shape") is not None or reading.get("image_size") is not None
+    if not asked and is_image_shape(shape) and Path(data).is_dir() and is_image_folder(data):
+        reading = {**reading, "shape": "x".join(map(str, shape))}
+    samples, _ = open_data(data, reading)
+    return samples if columns is None else samples.aligned(tuple(columns), config.get("categories"))
+
+
 def _shape(text: str) -> tuple[int, ...]:
     parts = text.lower().replace(",", "x").split("x")
     if not all(part.strip().isdigit() for part in parts):
@@ -141,8 +158,9 @@ def _shape(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def download_bar() -> Callable[[str, int, int | None], None]:
-    """A bar on stderr for each file that is downloaded; nothing where none is."""
+@contextmanager
+def download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar on stderr for each file that is downloaded in this block; nothing where none is."""
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
@@ -156,14 +174,17 @@ def download_bar() -> Callable[[str, int, int | None], None]:
     tasks: dict[str, Any] = {}
 
     def show(name: str, done: int, total: int | None) -> None:
-        if name not in tasks:
+        if not tasks:
             bars.start()
+        if name not in tasks:
             tasks[name] = bars.add_task(name, total=total)
         bars.update(tasks[name], completed=done, total=total)
-        if done == total:
-            bars.stop()
 
-    return show
+    try:
+        yield show
+    finally:
+        if tasks:
+            bars.stop()  # also where a download fails: the cursor comes back
 
 
 def check_new_file(out: Path, force: bool) -> None:

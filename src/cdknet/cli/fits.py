@@ -21,6 +21,7 @@ from cdknet.cli.base import (
     check_new_file,
     console,
     open_data,
+    open_like,
     print_json,
     reads_data,
     say,
@@ -116,11 +117,12 @@ def discover(
 
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
-    if unfinished.exists() and not resume:  # not before DATA was read
-        shutil.rmtree(unfinished)
     from cdknet.estimator import ClassDiscovery
     from cdknet.progress import Bars, CtrlC
 
+    ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
+    if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
+        _remove_unfinished(unfinished)
     for note in samples.notes:
         say(note, quiet=as_json)
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
@@ -147,6 +149,7 @@ def discover(
             source=samples.source,
             notes=samples.notes,
             columns=samples.columns,
+            categories=samples.categories,
             keep_samples=samples_in_run,
             quiet=as_json,
         )
@@ -241,17 +244,13 @@ def predict(
     import numpy as np
 
     from cdknet.estimator import ClassDiscovery
-    from cdknet.runs import read_config
 
     of_groups = out.with_name(f"{out.stem}.groups{out.suffix}")
     check_new_file(out, force)
     model = ClassDiscovery.load(run)
-    samples, _ = open_data(data, reading)
+    samples = open_like(run, data, reading)
     if samples.groups is not None:
         check_new_file(of_groups, force)
-    columns = read_config(run).get("columns")
-    if columns is not None:
-        samples = samples.aligned(tuple(columns))
     probabilities = model.predict_proba(samples.X)
     counts = _write_labels(out, samples.ids.tolist(), probabilities, model)
     written = [out]
@@ -314,6 +313,15 @@ def _how_many(asked: int | None, truth: HiddenTruth | None) -> int:
     return len(truth.new_classes)
 
 
+def _remove_unfinished(folder: Path) -> None:
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "job.json").is_file()):
+        raise FileExistsError(
+            f"{folder} must be an unfinished run to be replaced. Got something else. Move it, or choose "
+            "another --out."
+        )
+    shutil.rmtree(folder)
+
+
 def _interrupted(unfinished: Path) -> InterruptedRun:
     if not unfinished.exists():
         return InterruptedRun("It had only begun: start again.")
@@ -348,6 +356,7 @@ def _save(
     source: str,
     notes: Any = (),
     columns: Any = None,
+    categories: Any = (),
     keep_samples: bool = True,
     quiet: bool = True,
 ) -> None:
@@ -355,7 +364,7 @@ def _save(
     from dataclasses import replace
 
     from cdknet.pictures import illustrated
-    from cdknet.runs import LARGEST_SAMPLES, storable, write_run
+    from cdknet.runs import LARGEST_SAMPLES, shown, storable, write_run
 
     kept = storable(X) if keep_samples else None
     if keep_samples and kept is None:
@@ -364,7 +373,8 @@ def _save(
             "give cdknet explore and refine the --data again.",
             quiet=quiet,
         )
-    run = model.to_run(ids=ids, source=source, notes=list(notes), columns=columns)
+    told = {"source": shown(source), "notes": list(notes), "columns": columns, "categories": list(categories)}
+    run = model.to_run(ids=ids, **told)
     write_run(out, replace(illustrated(run, X), samples=kept), force=force)
 
 

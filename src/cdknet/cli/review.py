@@ -18,7 +18,7 @@ from cdknet.cli.base import (
     app,
     check_new_file,
     console,
-    open_data,
+    open_like,
     print_json,
     reads_data,
     say,
@@ -138,7 +138,10 @@ def export(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write the labels of RUN as reviewed: id, label, class, kind, given, confidence, rejected."""
+    """Write the labels of RUN as reviewed: id, label, class, kind, given, confidence, rejected.
+
+    In a CSV, text that a spreadsheet would take for a formula gets a ' before it.
+    """
     from cdknet.options import check_choice
 
     format = out.suffix.removeprefix(".").lower()
@@ -193,10 +196,5 @@ def _has_screen() -> bool:
 
 def _samples_again(run: Path, data: str, reading: dict[str, Any]) -> dict[str, Any]:
     """The samples of a run from the file it was made from, and what they are called."""
-    from cdknet.runs import read_config
-
-    samples, _ = open_data(data, reading)
-    columns = read_config(run).get("columns")
-    if columns is not None:
-        samples = samples.aligned(tuple(columns))
+    samples = open_like(run, data, reading)
     return {"samples": samples.X, "sample_ids": samples.ids.tolist()}

@@ -46,7 +46,9 @@ def data_info(
         from cdknet.runs import replace_file
 
         png = io.BytesIO()
-        data.sample_sheet(data.load(name, progress=download_bar())).save(png, "PNG")
+        with download_bar() as progress:
+            dataset = data.load(name, progress=progress)
+        data.sample_sheet(dataset).save(png, "PNG")
         replace_file(picture, png.getvalue())
         described["Picture"] = str(picture)
     if as_json:
@@ -62,7 +64,8 @@ def data_fetch(name: SetName, as_json: Json = False) -> None:
     """Make sure that every file of a set is on this machine, downloading what is not."""
     from cdknet import data
 
-    paths = [str(path) for path in data.fetch(name, progress=download_bar())]
+    with download_bar() as progress:
+        paths = [str(path) for path in data.fetch(name, progress=progress)]
     if as_json:
         print_json(paths)
     else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from .openworld import UNLABELED
 
 MAX_EXPANSION = 200  # bytes in memory that one byte of a file may stand for; real data stay below 50
 FREE_BYTES = 16 * 2**20  # memory that any file may ask for, however small it is
+DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")  # 1,5 for 1.5
 LONGEST_NAME = 512  # characters of an id, a label or a category
 BLOCK_BYTES = 2**24  # how much is looked at in one go where a whole array must be checked
 

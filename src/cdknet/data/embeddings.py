@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import finite, is_number, readable_file, reshaped, row_ids, text_array, unique_ids
+from .checks import (
+    DECIMAL_COMMA,
+    finite,
+    is_number,
+    readable_file,
+    reshaped,
+    row_ids,
+    text_array,
+    unique_ids,
+)
 from .samples import Samples
 
 LONGEST_LINE = 4 * 2**20  # characters
@@ -54,7 +63,20 @@ def _lines(path: Path, file: Any) -> Iterator[list[str]]:
             continue
         if commas is None:
             commas = "," in line and not (len(cells) > 1 and all(map(is_number, cells[1:])))
+            if commas:
+                _refuse_decimal_commas(path, cells)
         yield _cells(line.replace(",", " ")) if commas else cells
+
+
+def _refuse_decimal_commas(path: Path, cells: list[str]) -> None:
+    """Raise if there are several numbers between blanks, some with a decimal comma: s1 0,12 1,50."""
+    decimal = [DECIMAL_COMMA.fullmatch(cell) is not None for cell in cells]
+    number = [comma or is_number(cell) for cell, comma in zip(cells, decimal, strict=True)]
+    if any(decimal) and all(number[1:]) and sum(number) > 1:
+        raise ValueError(
+            f"{path}: numbers must have a decimal point. Got {cells[decimal.index(True)][:40]!r} between "
+            "blanks. Write it with a point: 1.5, not 1,5; or use commas alone between numbers."
+        )
 
 
 def _cells(line: str) -> list[str]:
@@ -72,7 +94,7 @@ def _parse(path: Path, lines: Iterator[list[str]]) -> tuple[NDArray[np.float32],
     if second is not None and _is_word2vec_head(first, second):
         promised, rows = int(first[0]), [second]
         notes = ("first line is word2vec's count and length",)
-    named = not is_number(rows[0][0])
+    named = promised is not None or not is_number(rows[0][0])
     width = len(rows[0]) - named
     if width < 1:
         raise ValueError(
@@ -105,6 +127,6 @@ def _chain(rows: list[list[str]], lines: Iterator[list[str]]) -> Iterator[list[s
 
 
 def _is_word2vec_head(first: list[str], second: list[str]) -> bool:
-    """Two whole numbers, the second of which is the length of a *named* next line."""
+    """Two whole numbers, the second of which is the length of a *named* next line. A name may be a number."""
     whole = len(first) == 2 and all(cell.isascii() and cell.isdigit() and len(cell) < 12 for cell in first)
-    return whole and not is_number(second[0]) and len(second) == int(first[1]) + 1
+    return whole and len(second) == int(first[1]) + 1 and not (len(second) == 2 and is_number(second[0]))

@@ -29,7 +29,7 @@ def _read_radio(path: Path, **options: Any) -> Samples:
 
 RADIO_OPTIONS = ("sample_rate", "slice_length", "overlap", "energy_gate", "unit_power")
 IDX = Kind("IDX file, plain or .gz", (".idx", ".gz"), (), binaries.read_idx)
-FOLDER = Kind("folder of images, one sub-folder a class", (), ("image_size",), images.read_images)
+FOLDER = Kind("folder of images, one sub-folder a class", (), ("image_size", "shape"), images.read_images)
 RADIO = Kind(
     "radio recording, or a folder of them",
     (".sigmf-meta", ".sigmf-data", ".cf32", ".cs16", ".cu8"),
@@ -79,6 +79,7 @@ def open(
         they all have one size of at most 64 pixels, and become 32 x 32 otherwise.
     shape
         Arrays, tables and text: the shape of one sample, e.g. (28, 28) for images stored as rows.
+        Folders of images: what every image is made into, (h, w) for grey or (3, h, w) for colour.
     **radio
         Options of `cdknet.radio.open_recording`, for radio recordings only.
 
@@ -114,6 +115,10 @@ def open(
 def kinds() -> tuple[tuple[str, str], ...]:
     """What `open` understands: (suffixes, description) of each kind."""
     return tuple((", ".join(kind.suffixes) or "a folder", kind.name) for kind in KINDS)
+
+
+def is_image_folder(path: str | os.PathLike[str]) -> bool:
+    return _kind(Path(path)) is FOLDER
 
 
 def _kind(path: Path) -> Kind:

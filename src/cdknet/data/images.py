@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,15 +31,26 @@ FREE_PIXELS = 4_000_000  # pixels any image may have, however small its file is
 PIXELS_A_BYTE = 1_000  # and what each byte of the file justifies beyond that
 
 
-def read_images(folder: Path, *, image_size: int | None = None) -> Samples:
-    """A folder of images as (n, h, w) or (n, 3, h, w) uint8."""
+def read_images(
+    folder: Path, *, image_size: int | None = None, shape: Sequence[int] | None = None
+) -> Samples:
+    """A folder of images as (n, h, w) or (n, 3, h, w) uint8, or of the shape that is stated."""
     if image_size is not None and not 4 <= image_size <= 1024:
         raise ValueError(f"image_size must be from 4 to 1024 pixels. Got {image_size}.")
+    if shape is not None and (image_size is not None or not is_image_shape(shape)):
+        raise ValueError(
+            f"{folder}: shape must be height x width or 3 x height x width, of 4 to 1024 pixels, and without "
+            f"image_size. Got {tuple(shape)}{'' if image_size is None else f' and image_size {image_size}'}."
+        )
     files, labels, left_out = _list_images(folder)
     sizes = {_header_size(file) for file in files}
-    h, w, rule = _size_rule(sizes, image_size)
-    pixels, is_colour, flattened = _decode_all(files, h, w)
-    notes = [rule, "colour: at least one image is" if is_colour else "grey: no image has colour"]
+    h, w, rule = _size_rule(sizes, image_size, shape)
+    channels = None if shape is None else shape[0] if len(shape) == 3 else 1
+    pixels, is_colour, flattened = _decode_all(files, h, w, channels)
+    if shape is not None:
+        pixels = pixels.reshape(len(pixels), *shape)
+    why = ("at least one image is", "no image has colour") if shape is None else ("as asked", "as asked")
+    notes = [rule, f"colour: {why[0]}" if is_colour else f"grey: {why[1]}"]
     if flattened:
         notes.append(f"transparency in {flattened:,} images shown on white")
     if left_out:
@@ -49,6 +60,12 @@ def read_images(folder: Path, *, image_size: int | None = None) -> Samples:
     ids = text_array(folder, [file.relative_to(folder).as_posix() for file in files], "paths", size)
     y = None if labels is None else labels_from_text(folder, labels, size)
     return Samples(pixels, y, ids, str(folder), tuple(notes))
+
+
+def is_image_shape(shape: Sequence[int]) -> bool:
+    """Whether images can be made into samples of this shape: (h, w), (1, h, w) or (3, h, w)."""
+    sides = len(shape) > 1 and all(4 <= side <= 1024 for side in shape[-2:])
+    return sides and tuple(shape[:-2]) in ((), (1,), (3,))
 
 
 def _list_images(folder: Path) -> tuple[list[Path], list[str] | None, list[str]]:
@@ -111,9 +128,16 @@ def _beginning_with(names: list[str]) -> str:
     return f", but {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else ""
 
 
-def _size_rule(sizes: set[tuple[int, int]], image_size: int | None) -> tuple[int, int, str]:
+def _size_rule(
+    sizes: set[tuple[int, int]], image_size: int | None, shape: Sequence[int] | None
+) -> tuple[int, int, str]:
     """Height, width and the rule in words."""
     (w, h), *others = sorted(sizes)
+    if shape is not None and (others or (h, w) != tuple(shape[-2:])):
+        h, w = shape[-2:]
+        return h, w, f"resized to {h} x {w} (as asked): scaled to cover that, then the centre cut out"
+    if shape is not None:
+        return h, w, f"kept at {h} x {w} pixels: every image has this size"
     if image_size is None and not others and max(w, h) <= LARGEST_KEPT:
         return h, w, f"kept at {h} x {w} pixels: every image has this size"
     side = image_size or DEFAULT_SIDE
@@ -154,14 +178,16 @@ def _opened(file: Path) -> Iterator[Image.Image]:
             yield image
 
 
-def _decode_all(files: list[Path], h: int, w: int) -> tuple[AnyArray, bool, int]:
-    """All images as one array; it has three channels from the first image with colour on."""
+def _decode_all(files: list[Path], h: int, w: int, channels: int | None) -> tuple[AnyArray, bool, int]:
+    """All images as one array; unless asked, it has three channels from the first image with colour on."""
     grey: NDArray[np.uint8] | None = np.empty((len(files), h, w), np.uint8)
-    colour: NDArray[np.uint8] | None = None
+    colour: NDArray[np.uint8] | None = None if channels != 3 else np.empty((len(files), 3, h, w), np.uint8)
     flattened = 0
     for i, file in enumerate(files):
         pixels, had_alpha = _decode(file, h, w)
         flattened += had_alpha
+        if channels == 1:
+            pixels = np.asarray(Image.fromarray(pixels).convert("L"))[..., None]
         if colour is None and (pixels == pixels[..., :1]).all():
             assert grey is not None
             grey[i] = pixels[..., 0]

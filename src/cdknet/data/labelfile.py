@@ -12,7 +12,7 @@ from .samples import Samples
 
 
 def read_labels(path: str | Path) -> dict[str, str]:
-    """id -> label, from a CSV with these two columns. A blank label or -1 is no label."""
+    """id -> label, from a CSV with these two columns, by the rule of tables: blank, NaN or -1 is no label."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(
@@ -23,12 +23,13 @@ def read_labels(path: str | Path) -> dict[str, str]:
         try:
             if reader.fieldnames is None or not {"id", "label"} <= set(reader.fieldnames):
                 raise ValueError(f"{path}: needs the columns id and label. Got {reader.fieldnames}.")
-            rows = [(row["id"], (row["label"] or "").strip()) for row in reader]
+            rows = [(row["id"], row["label"] or "") for row in reader]
         except (csv.Error, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.") from None
     labels: dict[str, str] = {}
-    for name, label in rows:
-        if label in ("", str(UNLABELED)):
+    y = labels_from_text(path, [label for _, label in rows], path.stat().st_size)
+    for (name, _), label in zip(rows, map(str, y.tolist()), strict=True):
+        if label == str(UNLABELED):
             continue
         if labels.setdefault(name, label) != label:
             raise ValueError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ class Samples:
     columns: tuple[str, ...] | None = (
         None  # of a table: what each feature is called, "colour=red" for a category
     )
+    categories: tuple[str, ...] = ()  # of a table: its columns of text, "colour"
 
     def __len__(self) -> int:
         return len(self.X)
@@ -38,16 +40,22 @@ class Samples:
                     f"{self.source}: {name} must have one entry a sample ({len(self.X)}). Got {len(value)}."
                 )
 
-    def aligned(self, columns: tuple[str, ...]) -> Samples:
+    def aligned(self, columns: tuple[str, ...], categories: Iterable[str] | None = None) -> Samples:
         """The same samples with the features of another table, in its order, matched by name.
 
         A category that does not occur here is 0 for all; one that did not occur there is left out.
+        `categories` are the other table's columns of text; None where nobody knows: told by their names.
         """
         if self.columns is None or self.columns == columns:
             return self
         here, there = set(self.columns), set(columns)
-        missing = [c for c in columns if c not in here and _category(c) not in map(_category, here)]
-        strange = [c for c in self.columns if c not in there and _category(c) not in map(_category, there)]
+        text = tuple(
+            f"{head}="
+            for head in self.categories
+            if (any(c.startswith(f"{head}=") for c in columns) if categories is None else head in categories)
+        )
+        missing = [c for c in columns if c not in here and not c.startswith(text)]
+        strange = [c for c in self.columns if c not in there and not c.startswith(text)]
         if missing or strange:
             what = f"no column {missing[0]!r}" if missing else f"a column {strange[0]!r} that was not there"
             raise ValueError(
@@ -62,9 +70,3 @@ class Samples:
         return replace(
             self, X=X.reshape(len(X), *self.X.shape[1:]) if self.X.ndim > 2 else X, columns=columns
         )
-
-
-def _category(name: str) -> str:
-    """The column of a category, with =: "colour=" of "colour=red". A column of numbers is its own."""
-    column, equals, _ = name.partition("=")
-    return column + equals

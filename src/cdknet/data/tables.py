@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import (
+    DECIMAL_COMMA,
     AnyArray,
     finite,
     is_number,
@@ -48,7 +49,6 @@ class Roles(NamedTuple):
     features: list[int]
 
 
-DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 INDEX = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # what pandas calls an index that has no name
 
 
@@ -302,4 +302,6 @@ def assemble(
     if roles.id is not None:
         rows = unique_ids(path, text_array(path, ids, "ids", size))
         notes.insert(0, f"ids from column {names[roles.id]!r}")
-    return Samples(reshaped(path, X, shape), y, rows, str(path), tuple(notes), columns=tuple(heads))
+    text = tuple(feature.name for feature in features if feature.is_text)
+    X = reshaped(path, X, shape)
+    return Samples(X, y, rows, str(path), tuple(notes), columns=tuple(heads), categories=text)

@@ -303,11 +303,12 @@ def _honest_cut(points: NDArray[np.float32]) -> tuple[float, list[NDArray[np.flo
 
 
 def divide(points: NDArray[np.float32], k: int, *, seed: int) -> NDArray[np.int64]:
-    """(n,) parts 0 ... k - 1 of one class: the heaps that a hint speaks of if there are k, else k-means."""
+    """(n,) parts 0 ... k - 1 of one class, largest first: heaps of its hint if there are k, or k-means."""
     found = _groups(_some_of(points), MOST_HINTED_PARTS).heaps
     if len(found) != k or k < 2:
         return kmeans(points, k, seed=seed).labels
-    return _nearest(points, np.stack([heap.mean(axis=0) for heap in found]))
+    labels = _nearest(points, np.stack([heap.mean(axis=0) for heap in found]))
+    return np.argsort(_largest_first(labels, k))[labels]
 
 
 def _some_of(rows: NDArray[Any]) -> NDArray[Any]:
@@ -345,10 +346,12 @@ def kmeans(points: NDArray[np.float32], k: int, *, seed: int, restarts: int = 5,
             best, best_cost = centers, cost
     assert best is not None
     labels = _nearest(points, best)
-    order = np.argsort(-np.bincount(labels, minlength=k), kind="stable")
-    rank = np.empty(k, dtype=np.int64)
-    rank[order] = np.arange(k)
-    return Clusters(rank[labels], best[order])
+    order = _largest_first(labels, k)
+    return Clusters(np.argsort(order)[labels], best[order])
+
+
+def _largest_first(labels: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    return np.argsort(-np.bincount(labels, minlength=k), kind="stable")
 
 
 def _spread_start(points: NDArray[np.float32], k: int, generator: np.random.Generator) -> NDArray[np.float32]:

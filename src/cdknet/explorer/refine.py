@@ -44,6 +44,7 @@ from cdknet.runs import (
     labels_digest,
     read_run,
     samples_digest,
+    shown,
     storable,
     verify_samples,
     write_run,
@@ -118,14 +119,18 @@ def refine(
     lesson = Lesson.of(journal.review, opened.n_old)
     model = ClassDiscovery.from_run(run, encoder=encoder, device=device)
     unfinished = out.with_name(out.name + ".partial")
-    job = {"run": opened.digest, "revision": journal.revision, "cdknet": cdknet.__version__}
-    job |= {"weights": run.config["files"]["weights.safetensors"]["sha256"]}
+    weights = run.config["files"]["weights.safetensors"]["sha256"]
+    of = {"kind": "refine", "run": opened.digest, "weights": weights}
+    job = {**of, "revision": journal.revision, "cdknet": cdknet.__version__}
     job |= {"labels": fingerprint(lesson.targets), "names": lesson.names}
     try:
         checkpoint = FolderCheckpoint(unfinished, job)
     except ValueError:
-        if not (unfinished / "job.json").is_file():
-            raise
+        if not _is_job(unfinished, of):
+            raise ValueError(
+                f"{unfinished} must be an unfinished refinement of {folder}, or not be there. Got another "
+                "job or other files. Finish that one, delete it, or choose another --out."
+            ) from None
         shutil.rmtree(unfinished)  # begun on an older state of the review
         checkpoint = FolderCheckpoint(unfinished, job)
     history = History(watchers)
@@ -137,11 +142,11 @@ def refine(
     history.progress("map", 0, 1)
     refined = model.to_run(
         ids=opened.ids,
-        **{k: run.config[k] for k in ("source", "notes", "columns") if k in run.config},
+        **{k: run.config[k] for k in ("source", "notes", "columns", "categories") if k in run.config},
         class_ids=lesson.ids,
         next_class_id=journal.review.next_id,
         samples_digest=samples_digest(opened.samples),
-        refined={"from": folder.resolve().name, "revision": journal.revision},
+        refined={"from": shown(folder.resolve().name), "revision": journal.revision},
     )
     kept = storable(opened.samples)
     refined = replace(illustrated(refined, opened.samples), samples=kept)
@@ -149,6 +154,15 @@ def refine(
     write_run(out, refined, force=force, review=_carried_over(refined, journal.review, lesson))
     shutil.rmtree(unfinished, ignore_errors=True)
     return out
+
+
+def _is_job(unfinished: Path, of: dict[str, str]) -> bool:
+    """Whether the folder holds a job that says all this of itself."""
+    try:
+        kept = json.loads((unfinished / "job.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(kept, dict) and of.items() <= kept.items()
 
 
 def _teach(

@@ -435,12 +435,11 @@ def _cut(stem: str) -> str:
 def _free_names(review: Review, wanted: Sequence[str], stem: str) -> list[str]:
     """The wanted names, or others like them where a class ever had one; with none wanted, one like new-7."""
     taken, out = set(review.names), []
-    pattern = f"{_cut(stem)} ({{}})" if stem else "new-{}"
     k = len(wanted) + 1 if stem else 0
     for name in wanted or [""]:
         while not name or name in taken:
             k += 1
-            name = pattern.format(k)
+            name = f"{_cut(stem)} ({k})" if stem else f"new-{k}"
         taken.add(name)
         out.append(name)
     return out

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdknet.data.checks import is_number
 from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.journal import Done
 from cdknet.explorer.review import REJECTED, Review
 from cdknet.explorer.samples import Drawer, kind_of
 from cdknet.options import ALL_OPTIONS
-from cdknet.runs import used_options
+from cdknet.runs import shown, used_options
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -127,7 +128,7 @@ class Session:
         run, config = self.run, self.run.config
         columns = config.get("columns")
         return {
-            "name": run.folder.resolve().name,
+            "name": shown(run.folder.resolve().name),
             "kind": kind_of(run.sample_shape),
             "n_samples": len(run),
             "sample_shape": list(run.sample_shape),
@@ -146,7 +147,7 @@ class Session:
             "option_help": option_help(used_options(config)),
             "formats": {format: _cannot_write(format) for format in FORMATS},
             "seed": config.get("seed"),
-            "source": Path(str(config.get("source", "arrays"))).name,
+            "source": Path(shown(config.get("source", "arrays"))).name,
             "versions": config.get("versions", {}),
             "history": run.history,
             "seconds": round(sum(float(row.get("seconds", 0)) for row in run.history), 1),
@@ -348,6 +349,13 @@ def _cannot_write(format: str) -> str | None:
     return None if there else NO_PARQUET
 
 
+def _csv_cell(value: Any) -> Any:
+    """A value for CSV. Text that a spreadsheet takes for a formula gets a ' before it, a number does not."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value):
+        return f"'{value}"
+    return int(value) if isinstance(value, bool) else "" if value is None else value
+
+
 def export(labels: dict[str, list[Any]], format: str) -> bytes:
     """Columns as a file of one of `FORMATS`."""
     if format == "json":
@@ -359,7 +367,7 @@ def export(labels: dict[str, list[Any]], format: str) -> bytes:
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(labels)
         for row in zip(*labels.values(), strict=True):
-            writer.writerow(int(v) if isinstance(v, bool) else "" if v is None else v for v in row)
+            writer.writerow(_csv_cell(v) for v in row)
         return text.getvalue().encode()
     if format != "parquet":
         raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.")

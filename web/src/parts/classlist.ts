@@ -40,6 +40,7 @@ export function classList(store: Store): HTMLElement {
       h("input", {
         type: "checkbox",
         class: "class-check",
+        dataset: { class: String(info.id) },
         checked: chosen,
         title: "Choose several to merge them",
         "aria-label": `Choose ${info.name} together with others`,
@@ -49,7 +50,8 @@ export function classList(store: Store): HTMLElement {
   }
 
   function draw(): void {
-    const focused = (document.activeElement as HTMLElement | null)?.dataset?.class;
+    const active = list.contains(document.activeElement) ? (document.activeElement as HTMLElement) : null;
+    const focused = active?.dataset.class && `.${active.classList[0]}[data-class="${active.dataset.class}"]`;
     const text = filter.value.trim().toLowerCase();
     const all = store.state.classes.filter((c) => c.name.toLowerCase().includes(text));
     largest = Math.max(1, ...store.state.classes.map((c) => c.size));
@@ -71,7 +73,7 @@ export function classList(store: Store): HTMLElement {
         ),
       !all.length && h("p", { class: "quiet pad" }, "No class of that name."),
     );
-    if (focused) list.querySelector<HTMLElement>(`[data-class="${focused}"]`)?.focus({ preventScroll: true });
+    if (focused) list.querySelector<HTMLElement>(focused)?.focus({ preventScroll: true });
   }
 
   filter.addEventListener("input", draw);

@@ -210,6 +210,7 @@ export function pickClass(
         draw();
       });
       input.addEventListener("keydown", (e) => {
+        if (e.isComposing) return; // Enter takes a word of an input method
         if (e.key === "ArrowDown" || e.key === "ArrowUp") {
           e.preventDefault();
           at = e.key === "ArrowDown" ? (at + 1) % Math.max(1, choices.length) : (at > 0 ? at : choices.length) - 1;
@@ -236,7 +237,7 @@ export function likelyFor(info: ClassInfo): Map<number, string> {
 
 export function exportDialog(store: Store): Promise<null> {
   const formats = [
-    ["csv", "CSV", "opens in any spreadsheet"],
+    ["csv", "CSV", "opens in any spreadsheet; ' before what it would take for a formula"],
     ["parquet", "Parquet", "small and typed, for pandas, polars, DuckDB"],
     ["json", "JSON", "for programs"],
   ];

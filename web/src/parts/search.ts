@@ -63,6 +63,7 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
         timer = window.setTimeout(() => void look(), 120);
       });
       input.addEventListener("keydown", (e) => {
+        if (e.isComposing) return; // Enter takes a word of an input method
         if (e.key === "ArrowDown" || e.key === "ArrowUp") {
           e.preventDefault();
           at = (at + (e.key === "ArrowDown" ? 1 : hits.length - 1)) % Math.max(1, hits.length);
