@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +23,7 @@ from cdknet.metrics import (
 )
 from cdknet.networks import embed
 from cdknet.readout import class_means
+from cdknet.runs import csv_bytes
 from cdknet.stages.discover import cluster
 
 
@@ -114,11 +113,7 @@ def with_paper(ours: Comparison, paper: Comparison) -> Comparison:
 
 def truth_csv(ids: Sequence[str], truth: HiddenTruth) -> bytes:
     """What each digit is in truth, for `cdknet explore --truth` and `cdknet evaluate`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("id", "label"))
-    writer.writerows(zip(ids, truth.y.tolist(), strict=True))
-    return text.getvalue().encode()
+    return csv_bytes(("id", "label"), zip(ids, truth.y.tolist(), strict=True))
 
 
 def fit_digits(

@@ -24,7 +24,7 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,7 +263,7 @@ def summary(run: Run) -> dict[str, Any]:
         "samples": len(run.labels),
         "source": shown(config.get("source", "arrays")),
         "classes": classes,
-        "network": config["blueprint"]["architecture"],
+        "network": config.get("chosen", {}).get("network", config["blueprint"]["architecture"]),
         "method": options["method"],
         "chosen": config.get("chosen", {"network": config["blueprint"]["architecture"]}),
         "expansion": options["expansion"],
@@ -364,14 +364,19 @@ def labels_digest(run: Run) -> str:
 
 
 def _csv(rows: list[dict[str, str]]) -> bytes:
-    buffer = io.StringIO()
-    odd = any("\r" in value for row in rows for value in row.values())  # which csv itself would not quote
-    writer = csv.DictWriter(
-        buffer, LABEL_COLUMNS, lineterminator="\n", quoting=csv.QUOTE_ALL if odd else csv.QUOTE_MINIMAL
-    )
-    writer.writeheader()
-    writer.writerows(rows)
-    return buffer.getvalue().encode()
+    return csv_bytes(LABEL_COLUMNS, [[row[name] for name in LABEL_COLUMNS] for row in rows])
+
+
+def csv_bytes(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
+    """A table as CSV. All of a row is quoted where it holds a carriage return, which csv itself would not."""
+    text = io.StringIO()
+    plainly = csv.writer(text, lineterminator="\n")
+    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plainly.writerow(head)
+    for row in map(tuple, rows):
+        odd = any(isinstance(value, str) and "\r" in value for value in row)
+        (quoted if odd else plainly).writerow(row)
+    return text.getvalue().encode()
 
 
 def _write_samples(path: Path, X: NDArray[Any]) -> dict[str, Any]:

@@ -330,19 +330,13 @@ def _interrupted(unfinished: Path) -> InterruptedRun:
 
 def _write_labels(out: Path, ids: list[str], probabilities: Any, model: ClassDiscovery) -> dict[str, int]:
     """A CSV of the most probable class of each sample; how many each class got."""
-    import csv
-    import io
-
-    from cdknet.runs import replace_file
+    from cdknet.runs import csv_bytes, replace_file
 
     best = probabilities.argmax(axis=1)
     n_old = len(model.classes_) - model.n_new_classes_
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("id", "label", "new", "confidence"))
-    for name, c, p in zip(ids, best, probabilities.max(axis=1), strict=True):
-        writer.writerow((name, model.classes_[c], int(c >= n_old), f"{p:.4f}"))
-    replace_file(out, text.getvalue().encode())
+    columns = zip(ids, best, probabilities.max(axis=1), strict=True)
+    rows = ((name, model.classes_[c], int(c >= n_old), f"{p:.4f}") for name, c, p in columns)
+    replace_file(out, csv_bytes(("id", "label", "new", "confidence"), rows))
     return {str(name): int((best == c).sum()) for c, name in enumerate(model.classes_)}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,7 @@ from cdknet.explorer.journal import Done
 from cdknet.explorer.review import REJECTED, Review
 from cdknet.explorer.samples import Drawer, kind_of
 from cdknet.options import ALL_OPTIONS
-from cdknet.runs import shown, used_options
+from cdknet.runs import csv_bytes, shown, used_options
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -363,12 +362,7 @@ def export(labels: dict[str, list[Any]], format: str) -> bytes:
         lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
         return f"[\n{lines}\n]\n".encode()
     if format == "csv":
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(labels)
-        for row in zip(*labels.values(), strict=True):
-            writer.writerow(_csv_cell(v) for v in row)
-        return text.getvalue().encode()
+        return csv_bytes(labels, ([_csv_cell(v) for v in row] for row in zip(*labels.values(), strict=True)))
     if format != "parquet":
         raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.")
     try:
