@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -23,8 +22,9 @@ from cdknet.confidence import Calibration, calibrate, not_calibrated, raw_confid
 from cdknet.data.openworld import UNLABELED, HiddenTruth
 from cdknet.history import History, Watcher
 from cdknet.inputs import Inputs, check_pixels, check_X
-from cdknet.labels import Labels, encode_labels, new_names
-from cdknet.model import Blueprint, Model, device_of
+from cdknet.keeping import UNSAVED, restored, run_of
+from cdknet.labels import Labels, check_problem, encode_labels, new_names
+from cdknet.model import device_of
 from cdknet.networks import embed
 from cdknet.options import (
     ALL_OPTIONS,
@@ -43,7 +43,6 @@ from cdknet.runs import (
     Run,
     StageCache,
     fingerprint,
-    from_plain,
     plain,
     read_run,
     samples_digest,
@@ -240,7 +239,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         _check_feature_names(self, X, reset=True)
         X = check_X(X)
         labels = encode_labels(y, len(X))
-        self._check_problem(labels, params["n_new_classes"])
+        check_problem(labels, params["n_new_classes"])
         if params["views"] != "auto":
             check_views(params["views"], tuple(X.shape[1:]))
         problem = Problem.from_arrays(X, labels.targets)
@@ -410,31 +409,6 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         chosen = (getattr(self, "tuning_", None) or {}).get("options", {})
         return {**self.get_params(deep=False), **chosen}
 
-    def _check_problem(self, labels: Labels, n_new_classes: int) -> None:
-        n_unlabelled = int((labels.targets == UNLABELED).sum())
-        n_old, n_labelled = len(labels.old_classes), len(labels.targets) - n_unlabelled
-        if n_old < 2:
-            got = f"one class, {labels.old_classes[0].item()!r}" if n_old else "no labelled sample"
-            raise ValueError(
-                f"y must name at least 2 old classes. Got {got}. Label samples of two classes or more; "
-                "with no labels at all, use a clustering method."
-            )
-        if n_unlabelled == 0:
-            raise ValueError(
-                f"y must mark unlabelled samples with {UNLABELED} (in a table: a blank label; in a folder of "
-                f"images: a sub-folder unlabelled). Got none among {n_labelled}: nothing to discover."
-            )
-        if n_unlabelled < n_new_classes:
-            raise ValueError(
-                f"n_new_classes must be at most the number of unlabelled samples, {n_unlabelled}. "
-                f"Got {n_new_classes}."
-            )
-        if n_labelled + n_unlabelled <= n_old + n_new_classes:
-            raise ValueError(
-                f"There must be more samples than classes, old and new ({n_old + n_new_classes}). "
-                f"Got {n_labelled + n_unlabelled}."
-            )
-
     @staticmethod
     def _refuse_truth(*arguments: Any) -> None:
         if any(isinstance(argument, HiddenTruth) for argument in arguments):
@@ -447,7 +421,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     ) -> FolderCheckpoint | StageCache | None:
         if self.checkpoint_dir is None and self.stage_cache is None:
             return None
-        job = {k: plain(v) for k, v in params.items() if k not in _UNSAVED}
+        job = {k: plain(v) for k, v in params.items() if k not in UNSAVED}
         job |= {"own parts": parts.identity(), "seed": seed, "cdknet": cdknet.__version__}
         job["data"] = fingerprint(X, labels.targets)
         kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
@@ -549,58 +523,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     def to_run(self, *, ids: Sequence[str] | None = None, **config: Any) -> Run:
         """Model and results as the contents of a run folder. `config` is added to config.json."""
         check_is_fitted(self)
-        names = [str(i) for i in (range(len(self.labels_)) if ids is None else ids)]
-        if len(names) != len(self.labels_):
-            raise ValueError(f"ids must name every sample ({len(self.labels_)}). Got {len(names)}.")
-        new = np.isin(self.labels_, self.classes_[-self.n_new_classes_ :])
-        columns = zip(names, self.labels_, self.given_, new, self.confidence_, strict=True)
-        weights = self.model_.arrays()
-        if self.spectral_embedding_ is not None and self.spectral_rows_ is not None:
-            weights["spectral_embedding"] = self.spectral_embedding_
-            weights["spectral_rows"] = self.spectral_rows_
-        weights["pseudo_labels"] = self.pseudo_labels_
-        return Run(
-            config={
-                "options": {k: plain(v) for k, v in self.checked_params().items() if k not in _UNSAVED},
-                "blueprint": self.blueprint_._asdict(),
-                "feature_names": list(getattr(self, "feature_names_in_", [])) or None,
-                "classes": self.classes_.tolist(),
-                "n_features_in": self.n_features_in_,
-                "seed": self.seed_,
-                "scale": self.model_.scale,
-                "on_sphere": self.model_.normalize,
-                "validation_accuracy": self.validation_accuracy_,
-                "chosen": self.chosen_,
-                "spent": self.spent_,
-                "tuning": self.tuning_,
-                "samples_digest": getattr(self, "_samples_digest", None),
-                "confidence": {
-                    "overall": self.overall_confidence_,
-                    "classes": self.class_confidence_.tolist(),
-                    "calibration": self.calibration_,
-                },
-                "versions": {
-                    "cdknet": cdknet.__version__,
-                    "torch": torch.__version__,
-                    "numpy": np.__version__,
-                    "python": platform.python_version(),
-                },
-                **config,
-            },
-            history=self.history_,
-            weights=weights,
-            embedding={"features": self.embedding_},
-            labels=[
-                {
-                    "id": name,
-                    "label": str(label),
-                    "given": str(int(given)),
-                    "new": str(int(is_new)),
-                    "confidence": f"{confidence:.4f}",
-                }
-                for name, label, given, is_new, confidence in columns
-            ],
-        )
+        return run_of(self, ids, config)
 
     def save(self, folder: str | os.PathLike[str], *, samples: bool = True, force: bool = False) -> Path:
         """Write a run folder: the model, the labels, the history. Never over an old one without `force`.
@@ -626,50 +549,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     @classmethod
     def from_run(cls, run: Run, *, encoder: nn.Module | None = None, device: str = "auto") -> ClassDiscovery:
         """A fitted estimator from the contents of a run folder."""
-        try:
-            config = run.config
-            known = {f for f in cls().get_params() if f not in _UNSAVED}
-            options = {k: from_plain(v) for k, v in config["options"].items() if k in known}
-            new = cls(**options, encoder=encoder, device=device)
-            blueprint = Blueprint(
-                **{**config["blueprint"], "sample_shape": tuple(config["blueprint"]["sample_shape"])}
-            )
-            classes, scale = np.asarray(config["classes"]), float(config["scale"])
-            if config.get("feature_names"):
-                new.feature_names_in_ = np.asarray(config["feature_names"], dtype=object)
-            new.n_features_in_, new.seed_ = int(config["n_features_in"]), int(config["seed"])
-            new.validation_accuracy_ = config["validation_accuracy"]
-            weights = dict(run.weights)
-            new.spectral_embedding_ = weights.get("spectral_embedding")
-            new.spectral_rows_ = weights.get("spectral_rows")
-            new.pseudo_labels_ = weights["pseudo_labels"]
-            labels = np.array([row["label"] for row in run.labels])
-            new.labels_ = labels.astype(classes.dtype)
-            new.given_ = np.array([row["given"] == "1" for row in run.labels])
-            new.confidence_ = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
-            new.chosen_ = config.get("chosen", {})
-            new.spent_, new.tuning_ = config.get("spent", {}), config.get("tuning")
-            new.calibration_ = config.get("confidence", {}).get("calibration", {"calibrated": False})
-            new.embedding_, new.history_ = run.embedding["features"], run.history
-            new._samples, new._samples_digest = run.samples, config.get("samples_digest")
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"The run's config.json must be whole. Got {type(error).__name__}: {error}."
-            ) from None
-        network = blueprint.build(encoder)
-        if len(classes) != blueprint.n_old_classes + blueprint.n_new_classes:
-            raise ValueError(f"The run must name each of its classes. Got {len(classes)} names.")
-        new.blueprint_ = blueprint
-        new.model_ = Model.from_arrays(
-            weights,
-            network.to(device_of(device)),
-            n_classes=len(classes),
-            normalize=bool(config.get("on_sphere", new.normalize_features)),
-            scale=scale,
-            neighbors=new.neighbors,
-        )
-        new.classes_, new.n_new_classes_ = classes, blueprint.n_new_classes
-        return new
+        return restored(cls, run, encoder, device)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -677,9 +557,6 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         tags.input_tags.three_d_array = True
         tags.transformer_tags.preserves_dtype = []  # networks work in float32
         return tags
-
-
-_UNSAVED = ("encoder", "clusterer", "checkpoint_dir", "stage_cache", "watchers", "device", "random_state")
 
 
 def _tunes(params: dict[str, Any]) -> bool:

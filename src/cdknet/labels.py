@@ -92,6 +92,33 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
+def check_problem(labels: Labels, n_new_classes: int) -> None:
+    """Raise unless there are classes to know, samples to discover in, and enough of both."""
+    n_unlabelled = int((labels.targets == UNLABELED).sum())
+    n_old, n_labelled = len(labels.old_classes), len(labels.targets) - n_unlabelled
+    if n_old < 2:
+        got = f"one class, {labels.old_classes[0].item()!r}" if n_old else "no labelled sample"
+        raise ValueError(
+            f"y must name at least 2 old classes. Got {got}. Label samples of two classes or more; "
+            "with no labels at all, use a clustering method."
+        )
+    if n_unlabelled == 0:
+        raise ValueError(
+            f"y must mark unlabelled samples with {UNLABELED} (in a table: a blank label; in a folder of "
+            f"images: a sub-folder unlabelled). Got none among {n_labelled}: nothing to discover."
+        )
+    if n_unlabelled < n_new_classes:
+        raise ValueError(
+            f"n_new_classes must be at most the number of unlabelled samples, {n_unlabelled}. "
+            f"Got {n_new_classes}."
+        )
+    if n_labelled + n_unlabelled <= n_old + n_new_classes:
+        raise ValueError(
+            f"There must be more samples than classes, old and new ({n_old + n_new_classes}). "
+            f"Got {n_labelled + n_unlabelled}."
+        )
+
+
 def new_names(old_classes: NDArray[Any], n: int) -> NDArray[Any]:
     """Names for n new classes that no old class has: the next whole numbers, or new-1, new-2, ..."""
     if old_classes.dtype.kind == "i":
