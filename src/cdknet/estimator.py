@@ -361,7 +361,9 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         self.labels_ = self.classes_[numbers]
         self.given_ = ~unlabelled
         rows = torch.from_numpy(np.flatnonzero(novel))
-        z = embed(fitted.discovery.network, Inputs(X), rows, normalize=fitted.model.normalize).features
+        z = features[rows]  # of stage 2, which is the last one without expansion
+        if fitted.discovery.network is not fitted.model.network:
+            z = embed(fitted.discovery.network, Inputs(X), rows, normalize=fitted.model.normalize).features
         sure = raw_confidence(z, found[novel], self.n_new_classes_)
         self.confidence_ = np.ones(len(X), dtype=np.float32)
         self.confidence_[novel] = sure if calibration.map is None else calibration.map.apply(sure)
