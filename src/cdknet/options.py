@@ -259,8 +259,8 @@ class ExpandOptions(Options):
 
     expansion: str = option(
         "last-two",
-        "stage 3: layers that grow (all: networks of the paper only); none skips the stage: the nearest centre "
-        "says the class, for CD-KNet+ and spectral a vote of neighbours",
+        "stage 3: layers that grow (all: networks of the paper only); none skips the stage: the nearest "
+        "centre says the class, for CD-KNet+ and spectral a vote of neighbours",
         choices=("none", "last", "last-two", "all"),
     )
     extra_units: float = option(0.25, "stage 3: growth of the penultimate layer, as a share", above=0)
