@@ -79,7 +79,11 @@ def test_evaluation_matches_the_truth_by_name(run, tmp_path, capsys):
     assert result["n_scored"] == result["n_unlabelled"] == 60
     assert result["scores"]["acc"] > 0.9
     assert main(["evaluate", str(run), "--truth", str(truth)]) == 0
-    assert "purity" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "purity" in said
+    assert not result["calibrated"]  # there are three old classes
+    assert "it only ranks" in said
+    assert "calibration error" not in said
 
 
 @pytest.mark.parametrize(
@@ -175,15 +179,17 @@ def test_other_photos_are_made_what_those_of_the_run_were(colour, tmp_path, caps
         (["show", "nowhere"], "must be a cdknet run folder"),
         (["predict", "nowhere", "{npz}", "--out", "l.csv"], "must be a cdknet run folder"),
         (["surprise"], "No such command"),
+        (["discovr"], "Did you mean 'discover'? Try:"),
+        (["discover", "{npz}", "--out", "{run}", "--new-classes", "2", "--resume"], "nothing to resume"),
         (["discover", "mnits", "--out", "r"], "Did you mean the set 'mnist'"),
         (["discover", "{npz}", "--out", "r", "--new-classes", "2", "--device", "cuda:99"], "and be there"),
         (["evaluate", "{npz}", "--truth", "nowhere.csv"], "no such file"),
         (["show"], "Missing argument"),
     ],
 )
-def test_mistakes_get_one_line_and_exit_code_2(arguments, message, npz, capsys, monkeypatch, tmp_path):
+def test_mistakes_get_one_line_and_exit_code_2(arguments, message, run, npz, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert main([a.format(npz=npz) for a in arguments]) == 2
+    assert main([a.format(npz=npz, run=run) for a in arguments]) == 2
     assert message in complaint(capsys)
     assert not Path("r.partial").exists(), "nothing to resume, nothing in the way"
 
@@ -330,6 +336,29 @@ def test_class_names_and_notes_are_text_and_nothing_else(tmp_path, capsys):
         assert picture.startswith(b"\x89PNG")
     say("left out: b[/x].txt [red]", quiet=False)
     assert "left out: b[/x].txt [red]" in capsys.readouterr().err
+
+
+def test_the_picture_of_a_training_shows_every_term(monkeypatch):
+    """Those below 0, and those that end before the last epoch."""
+    from matplotlib.axes import Axes
+
+    from cdknet.pictures import draw_history
+
+    drawn = {}
+
+    def plot(axes, x, y, *, label, **rest):
+        drawn[label] = np.asarray(y)
+        return plainly(axes, x, y, label=label, **rest)
+
+    plainly = Axes.plot
+    monkeypatch.setattr(Axes, "plot", plot)
+    rows = [{"stage": "discover", "epoch": 1, "seconds": 1.0, "labels": -4.0, "views": 0.5}]
+    rows += [
+        {"stage": "discover", "epoch": e, "seconds": 1.0, "views": 0.5, "heads": -3.0 / e} for e in (2, 3)
+    ]
+    assert draw_history([*rows, {"stage": "calibrate", "epoch": 1, "seconds": 1.0, "accuracy": 1.0}])
+    assert list(drawn) == ["labels, -4 to -4", "views, 0.5 to 0.5", "heads, -1.5 to -1"]
+    np.testing.assert_allclose(drawn["heads, -1.5 to -1"][1:], [-1, -2 / 3])
 
 
 @pytest.mark.parametrize("threads", ["2,1", "", "many", "0"])

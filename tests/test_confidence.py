@@ -14,6 +14,7 @@ from cdknet.confidence import Map, agreement, fit_map, raw_confidence
 from cdknet.metrics import expected_calibration_error
 from cdknet.rehearsal import MOST_OF_A_CLASS, MOST_ROWS, NoRehearsal, plan_folds, short_form
 from cdknet.runs import read_config
+from cdknet.tables import confidence_sentence
 
 from contracts import blob_problem
 
@@ -236,6 +237,15 @@ def test_with_too_few_old_classes_it_says_that_it_is_not_calibrated():
     assert 0 < model.overall_confidence_ <= 1
 
 
+def test_nothing_is_promised_that_was_not_seen():
+    kept = {"overall": 0.9, "calibration": {"calibrated": True, "accuracy": 0.85}}
+    assert confidence_sentence(kept).startswith("about 90 of 100 unlabelled samples")
+    assert confidence_sentence(kept).endswith("found .85")
+    sure = {"overall": 0.9999, "calibration": {"calibrated": True, "accuracy": 1.0}}
+    assert confidence_sentence(sure).startswith("more than 99 of 100")
+    assert "no mistake to learn from" in confidence_sentence(sure)
+
+
 def test_the_run_and_the_command_line_say_it_in_words(model, tmp_path, capsys):
     run = model.save(tmp_path / "run")
     kept = read_config(run)["confidence"]
@@ -245,7 +255,7 @@ def test_the_run_and_the_command_line_say_it_in_words(model, tmp_path, capsys):
     assert loaded.overall_confidence_ == pytest.approx(model.overall_confidence_, abs=1e-3)
     assert main(["show", str(run)]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"about {100 * model.overall_confidence_:.0f} of 100 unlabelled samples are expected" in said
+    assert confidence_sentence(kept).split(";")[0] in said
     assert main(["show", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["confidence"]["calibration"]["calibrated"]
 

@@ -118,7 +118,9 @@ def test_columns_are_matched_by_name_and_not_by_place(tmp_path):
     made, asked = data.open(tmp_path / "a.csv"), data.open(tmp_path / "b.csv")
     assert made.columns == ("length", "colour=red", "colour=blue")
     # green was never seen: neither red nor blue.
-    assert asked.aligned(made.columns).X.tolist() == [[5, 0, 1], [6, 1, 0], [7, 0, 0]]
+    there = asked.aligned(made.columns)
+    assert there.X.tolist() == [[5, 0, 1], [6, 1, 0], [7, 0, 0]]
+    assert there.notes[-1] == "column 'colour': 'green' was not there before, in 1 row(s) taken for none"
     assert made.aligned(made.columns) is made
     for header, message in (
         ("colour,width", "no column 'length'"),

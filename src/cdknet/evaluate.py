@@ -28,6 +28,7 @@ class Evaluation(NamedTuple):
     n_unlabelled: int
     scores: Scores
     confidence: ConfidenceScores
+    calibrated: bool  # else the confidence ranks samples, and is no share that is right
     open_world: OpenWorldReport | None  # where the truth says that some of them are of old classes
     matching: dict[str, str]  # label -> true class
     counts: list[list[int]]  # true class x label
@@ -64,6 +65,7 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
         n_unlabelled=len(unlabelled),
         scores=scores(y, labels),
         confidence=confidence_scores(y, labels, sure),
+        calibrated=bool(run.config.get("confidence", {}).get("calibration", {}).get("calibrated")),
         open_world=open_world_report(HiddenTruth(y, new), labels) if mixed else None,
         matching=match_clusters(y, labels),
         counts=table.counts.tolist(),

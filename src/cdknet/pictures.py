@@ -162,24 +162,24 @@ def _draw_sample(axes: Any, sample: NDArray[Any]) -> None:
 
 
 def draw_history(history: Sequence[dict[str, Any]]) -> bytes:
-    """A panel a stage with what it recorded, each curve from 0 to its own largest value."""
-    stages = list(dict.fromkeys(row["stage"] for row in history))
+    """A panel a stage with what it recorded, each curve as a share of its own largest value."""
+    stages = [stage for stage in dict.fromkeys(row["stage"] for row in history) if stage != "calibrate"]
     figure = new_figure(4.2 * max(len(stages), 1), 3.4)
     for axes, stage in zip(figure.subplots(1, max(len(stages), 1), squeeze=False)[0], stages, strict=False):
         rows = [row for row in history if row["stage"] == stage]
-        for index, key in enumerate(k for k in rows[-1] if k not in ("stage", "epoch", "seconds")):
+        keys = dict.fromkeys(key for row in rows for key in row)  # a term may come later, or go
+        for index, key in enumerate(k for k in keys if k not in ("stage", "epoch", "seconds")):
             values = np.array([row.get(key, np.nan) for row in rows], dtype=float)
-            top = np.nanmax(np.abs(values)) or 1.0
-            epochs = [row["epoch"] for row in rows]
-            marker = "o" if len(rows) == 1 else None
+            there = values[np.isfinite(values)]
             axes.plot(
-                epochs,
-                values / top,
-                label=f"{key} (most {top:.3g})",
+                [row["epoch"] for row in rows],
+                values / (np.abs(there).max(initial=0) or 1.0),
+                label=f"{key}, {there[0]:.3g} to {there[-1]:.3g}" if len(there) else key,
                 color=MUTED[2 * index % 10],
-                marker=marker,
+                marker="o" if len(there) == 1 else None,
             )
-        axes.set(title=stage, xlabel="epoch", ylim=(-0.05, 1.1))
+        axes.set(title=stage, xlabel="epoch", ylabel="share of the largest value")
+        axes.margins(y=0.08)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=7, frameon=False)
     return _png(figure)

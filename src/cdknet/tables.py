@@ -64,10 +64,15 @@ def scores_table(title: str, scores: Scores) -> Table:
 
 def evaluation_tables(result: Evaluation) -> list[Table]:
     tables = [scores_table(f"{result.n_scored} of {result.n_unlabelled} unlabelled samples", result.scores)]
-    trust = Table(title="How far the confidence could be trusted", title_justify="left")
-    for name in ("expected right", "right", "calibration error", "right ones surer"):
+    title = "How far the confidence could be trusted"
+    trust = Table(title=title if result.calibrated else f"{title}: it only ranks", title_justify="left")
+    names = ("expected right", "right", "calibration error", "right ones surer")
+    shown = dict(zip(names, result.confidence, strict=True))
+    if not result.calibrated:
+        shown = {name: shown[name] for name in ("right", "right ones surer")}
+    for name in shown:
         trust.add_column(name, justify="right")
-    trust.add_row(*("-" if v is None else f"{v:.3f}" for v in result.confidence))
+    trust.add_row(*("-" if value is None else f"{value:.3f}" for value in shown.values()))
     tables.append(trust)
     if result.open_world is not None:
         split = Table(title="One assignment over all classes", title_justify="left")
@@ -124,7 +129,7 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
             f"{row['confidence']:.2f}" if row["samples"] else "-",
         )
     how = Table(show_header=False, box=None)
-    for key in ("method", "chosen", "expansion", "label_weight", "seed", "epochs", "seconds", "pictures"):
+    for key in ("method", "chosen", "expansion", "label_weight", "seed", "epochs", "pictures"):
         value = facts[key]
         if isinstance(value, dict):
             value = ", ".join(f"{name} {n}" for name, n in value.items())
@@ -151,11 +156,14 @@ def confidence_sentence(confidence: dict[str, Any]) -> str:
     if not calibration["calibrated"]:
         reason = calibration.get("reason", "an older version made it")
         return f"not calibrated, so its figures only rank samples: {reason}"
-    found = f"{calibration['accuracy']:.2f}".removeprefix("0")
-    return (
-        f"about {100 * confidence['overall']:.0f} of 100 unlabelled samples are expected to be right; on "
-        f"hidden old classes this setting found {found}"
+    found, expected = calibration["accuracy"], 100 * confidence["overall"]
+    many = "more than 99" if expected > 99 else f"about {expected:.0f}"
+    sentence = (
+        f"{many} of 100 unlabelled samples are expected to be right; on hidden old classes this setting "
     )
+    if found > 0.999:
+        return sentence + "made no mistake to learn from, so look at the least sure ones all the same"
+    return sentence + f"found {f'{found:.2f}'.removeprefix('0')}"
 
 
 def tuning_table(report: dict[str, Any]) -> Table:

@@ -32,7 +32,8 @@ def main(argv: list[str] | None = None) -> int:
             raise
         if message := error.format_message():  # none where the help was shown instead
             path = getattr(getattr(error, "ctx", None), "command_path", "cdknet")
-            _complain(f"{message.rstrip('.')}. Try: {path} --help")
+            message = message.rstrip(".")
+            _complain(f"{message}{'' if message.endswith('?') else '.'} Try: {path} --help")
         return 2
 
 

@@ -30,6 +30,8 @@ from cdknet.cli.base import (
 )
 from cdknet.options import seconds_of
 
+FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
+
 if TYPE_CHECKING:
     from cdknet.data import HiddenTruth, Samples
     from cdknet.estimator import ClassDiscovery
@@ -105,8 +107,10 @@ def discover(
     """Learn the labelled classes of DATA and find new ones among its unlabelled samples."""
     from cdknet.runs import check_target
 
-    check_target(out, force)
     unfinished = out.with_name(out.name + ".partial")
+    if resume and out.exists() and not unfinished.exists():
+        raise FileExistsError(f"{out} is finished: there is nothing to resume. Look at it with cdknet show.")
+    check_target(out, force)
     if unfinished.exists() and not (resume or force):
         raise FileExistsError(
             f"{out} was begun before and is not finished. Say --resume to go on with it, or --force to "
@@ -117,7 +121,9 @@ def discover(
 
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
+    from cdknet.data.openworld import UNLABELED
     from cdknet.estimator import ClassDiscovery
+    from cdknet.labels import encode_labels
     from cdknet.progress import Bars, CtrlC
 
     ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
@@ -125,6 +131,9 @@ def discover(
         _remove_unfinished(unfinished)
     for note in samples.notes:
         say(note, quiet=as_json)
+    unlabelled = int((encode_labels(samples.y, len(samples)).targets == UNLABELED).sum())
+    if new_classes <= unlabelled < FEW * new_classes:
+        say(f"Fewer than {FEW} unlabelled samples a new class: expect little of it.", quiet=as_json)
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
         model = ClassDiscovery(
             **options,
@@ -249,6 +258,8 @@ def predict(
     check_new_file(out, force)
     model = ClassDiscovery.load(run)
     samples = open_like(run, data, reading)
+    for note in samples.notes:
+        say(note, quiet=as_json)
     if samples.groups is not None:
         check_new_file(of_groups, force)
     probabilities = model.predict_proba(samples.X)
@@ -261,7 +272,8 @@ def predict(
         written.append(of_groups)
         _write_labels(of_groups, groups.tolist(), np.exp(log_votes), model)
     if as_json:
-        print_json({"out": [str(path) for path in written], "samples": len(samples), "counts": counts})
+        facts = {"samples": len(samples), "counts": counts, "notes": list(samples.notes)}
+        print_json({"out": [str(path) for path in written], **facts})
     else:
         names = " and ".join(map(str, written))
         console().print(
@@ -298,8 +310,9 @@ def _open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenT
     samples, truth = open_data(data, reading)
     if samples.y is None:
         raise ValueError(
-            f"{samples.source}: discovery needs labels of the old classes. Got a file without labels. "
-            "Name a table's column with --label-column, or give --labels FILE, a CSV of id and label."
+            f"{samples.source}: discovery needs labels of the old classes. Got none. Name a table's column "
+            "with --label-column, put images into a sub-folder a class and one named unlabelled/, or give "
+            "--labels FILE, a CSV of id and label."
         )
     return samples, truth
 

@@ -73,5 +73,7 @@ def reproduce(
     from cdknet.reproduce.page import draw_figures, terminal_table
 
     console().print(terminal_table(what, cells, lines))
+    kept = f"Kept in {results / 'reproduce'}. The page of them all: cdknet reproduce page."
+    console().print(kept, highlight=False, markup=False)
     for picture in draw_figures(what, results, docs / "pictures"):
         console().print(f"Drawn: {picture}", highlight=False, markup=False)

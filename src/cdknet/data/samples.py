@@ -63,10 +63,14 @@ class Samples:
                 f"They were {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}."
             )
         flat = self.X.reshape(len(self.X), -1)
+        notes = list(self.notes)
+        for name in (c for c in self.columns if c not in there):
+            head, _, value = name.partition("=")
+            rows = int((flat[:, self.columns.index(name)] != 0).sum())
+            notes.append(f"column {head!r}: {value!r} was not there before, in {rows} row(s) taken for none")
         X = np.zeros((len(flat), len(columns)), flat.dtype)
         for j, name in enumerate(columns):
             if name in here:
                 X[:, j] = flat[:, self.columns.index(name)]
-        return replace(
-            self, X=X.reshape(len(X), *self.X.shape[1:]) if self.X.ndim > 2 else X, columns=columns
-        )
+        X = X.reshape(len(X), *self.X.shape[1:]) if self.X.ndim > 2 else X
+        return replace(self, X=X, columns=columns, notes=tuple(notes))
