@@ -349,7 +349,7 @@ def _write_labels(out: Path, ids: list[str], probabilities: Any, model: ClassDis
     n_old = len(model.classes_) - model.n_new_classes_
     columns = zip(ids, best, probabilities.max(axis=1), strict=True)
     rows = ((name, model.classes_[c], int(c >= n_old), f"{p:.4f}") for name, c, p in columns)
-    replace_file(out, csv_bytes(("id", "label", "new", "confidence"), rows))
+    replace_file(out, csv_bytes(("id", "label", "new", "probability"), rows))
     return {str(name): int((best == c).sum()) for c, name in enumerate(model.classes_)}
 
 
