@@ -121,7 +121,7 @@ def test_a_users_encoder_is_copied_and_frozen_parts_stay():
         (lambda: build_network((5,), 2, encoder=nn.Linear(4, 2)), "must take float32 batches"),
         (lambda: build_network((5,), 2, encoder=nn.Flatten(0)), "one row a sample"),
         (lambda: build_network((300, 300), 2), "Make the samples smaller"),
-        (lambda: grow(build_network((5,), 2, encoder=nn.Tanh()), "all", 2), "Use expansion='last-two'"),
+        (lambda: grow(build_network((5,), 2, encoder=nn.Tanh()), "all", 2), "or expansion='last-two'"),
     ],
 )
 def test_what_does_not_fit_is_said(build, message):

@@ -79,14 +79,14 @@ CHOICES = """\
 ## How the settings were chosen
 
 The defaults of the paper's method come from folds of hidden *old* classes
-(`benchmarks/choose_defaults.py`) and are the same for every set. Batch and the unit sphere were chosen on digits. Sigma, and in what unit lambda = 10 weighs
-old labels against U, which the paper leaves open, were chosen in short trials on hidden old classes of
-MNIST, Fashion-MNIST and rf-50-sim: an earlier unit all but left the labels out (`label_term`,
-docs/how_it_works.md). A third unit, with more weight for labels, was dropped after these trials; before
-them, its poor scores on new classes (digits, wifi-csi-30, one seed of Fashion-MNIST) had been seen. That
-stage 1 of `quick` runs until held-out old samples no longer get better, and does not end at .8 as chosen
-on digits at first, comes from hidden old classes of MNIST and Fashion-MNIST (the remarks at the end); how the
-former setting did on new classes had been seen.
+(`benchmarks/choose_defaults.py`) and are the same for every set. Batch and the unit sphere were chosen
+on digits. Sigma, and in what unit lambda = 10 weighs old labels against U, which the paper leaves open,
+were chosen in short trials on hidden old classes of MNIST, Fashion-MNIST and rf-50-sim: an earlier unit
+all but left the labels out (`label_term`, docs/how_it_works.md). A third unit, with more weight for
+labels, was dropped after these trials; before them, its poor scores on new classes (digits, wifi-csi-30,
+one seed of Fashion-MNIST) had been seen. That stage 1 of `quick` runs until held-out old samples no
+longer get better, and does not end at .8 as chosen on digits at first, comes from hidden old classes of
+MNIST and Fashion-MNIST (the remarks below); how the former setting did on new classes had been seen.
 
 The parts of CD-KNet+ were put together while watching one seed of MNIST's and Fashion-MNIST's new
 classes; its views and the start of its heads were then chosen on folds of hidden old digits and of
