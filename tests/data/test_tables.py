@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -226,3 +227,25 @@ def test_nan_as_a_label_is_no_label(tmp_path):
 )
 def test_numbers_that_are_not_written_as_numbers_are_named(text, match, tmp_path):
     refused(tmp_path, text, match)
+
+
+def test_columns_can_be_dropped(tmp_path):
+    """A column of notes, or one with gaps, need not be taken out of the file."""
+    table = {
+        "a": [1.0, 2.0, 3.0],
+        "note": ["x", "y", "z"],
+        "gaps": [None, 1.0, None],
+        "label": ["p", "q", ""],
+    }
+    pandas.DataFrame(table).to_csv(tmp_path / "t.csv", index=False)
+    pandas.DataFrame(table).to_parquet(tmp_path / "t.parquet")
+    for name in ("t.csv", "t.parquet"):
+        with pytest.raises(ValueError, match="gaps"):
+            data.open(tmp_path / name)
+        samples = data.open(tmp_path / name, drop=["note", "gaps"])
+        assert samples.columns == ("a",)
+        assert samples.X.tolist() == [[1], [2], [3]]
+        with pytest.raises(ValueError, match=r"drop must name a column\. Got 'nothing'"):
+            data.open(tmp_path / name, drop=["nothing"])
+        with pytest.raises(ValueError, match="drop must name features"):
+            data.open(tmp_path / name, drop=["label"])

@@ -40,6 +40,7 @@ READING: dict[str, tuple[Any, str]] = {
     "labels": (Path | None, "A CSV of id and label, for data that carry no labels."),
     "label_column": (str | None, "Tables: the column of labels; blank = unlabelled."),
     "id_column": (str | None, "Tables: the column that names the samples."),
+    "drop": (str | None, "Tables: columns to leave out, by comma."),
     "image_size": (int | None, "Folders of images: pixels a side."),
     "shape": (str | None, "All but radio: the shape of a sample, such as 28x28 or 3x32x32."),
     "sample_rate": (float | None, "Raw I/Q files: samples a second."),
@@ -131,6 +132,8 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     given = {name: value for name, value in reading.items() if value is not None}
     if "shape" in given:
         given["shape"] = _shape(given["shape"])
+    if "drop" in given:
+        given["drop"] = [name.strip() for name in given["drop"].split(",") if name.strip()]
     labels = given.pop("labels", None)
     samples = sources.open(data, **given)
     return (samples if labels is None else sources.attach_labels(samples, labels)), None

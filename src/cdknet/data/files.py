@@ -39,12 +39,12 @@ RADIO = Kind(
 NPZ = Kind("numpy arrays X, y, ids", (".npz",), ("shape",), arrays.read_npz)
 NPY = Kind("numpy array", (".npy",), ("shape",), arrays.read_npy)
 PARQUET = Kind(
-    "Parquet table", (".parquet", ".pq"), ("label_column", "id_column", "shape"), parquet.read_parquet
+    "Parquet table", (".parquet", ".pq"), ("label_column", "id_column", "drop", "shape"), parquet.read_parquet
 )
 KINDS = (
     NPZ,
     NPY,
-    Kind("CSV table", (".csv", ".tsv"), ("label_column", "id_column", "shape"), tables.read_csv),
+    Kind("CSV table", (".csv", ".tsv"), ("label_column", "id_column", "drop", "shape"), tables.read_csv),
     PARQUET,
     Kind("text file of embeddings", (".txt", ".vec"), ("shape",), embeddings.read_text),
     IDX,
@@ -60,6 +60,7 @@ def open(
     *,
     label_column: str | None = None,
     id_column: str | None = None,
+    drop: Sequence[str] | None = None,
     image_size: int | None = None,
     shape: Sequence[int] | None = None,
     **radio: Any,
@@ -74,6 +75,8 @@ def open(
     label_column, id_column
         Tables: the columns that hold labels and ids. Unset: columns named label, labels, class or target,
         and id or ids, if there are any.
+    drop
+        Tables: columns that are left out.
     image_size
         Folders of images: side of the square that every image is made into. Unset: images stay as they are if
         they all have one size of at most 64 pixels, and become 32 x 32 otherwise.
@@ -99,6 +102,7 @@ def open(
     given = {
         "label_column": label_column,
         "id_column": id_column,
+        "drop": drop,
         "image_size": image_size,
         "shape": shape,
         **radio,

@@ -10,7 +10,7 @@ import numpy as np
 
 from .checks import LONGEST_NAME, justified, one_error, readable_file
 from .samples import Samples
-from .tables import Feature, Roles, assemble, roles_of
+from .tables import Asked, Feature, Roles, assemble, roles_of
 
 ROWS_A_BATCH = 65_536
 LARGEST_THRIFT = 100_000_000  # bytes of a string, entries of a list, in the file's own description of itself
@@ -21,6 +21,7 @@ def read_parquet(
     *,
     label_column: str | None = None,
     id_column: str | None = None,
+    drop: Sequence[str] = (),
     shape: Sequence[int] | None = None,
 ) -> Samples:
     """A Parquet table: numbers and truth values are features, text is a category or holds labels or ids."""
@@ -42,15 +43,14 @@ def read_parquet(
             f"{path}: Parquet tables need pyarrow. Install it with: pip install 'cdknet[tables]'."
         ) from None
     with one_error(path, "Parquet table"):
-        return _read(path, size, pyarrow, label_column, id_column, shape)
+        return _read(path, size, pyarrow, (label_column, id_column, drop), shape)
 
 
 def _read(
     path: Path,
     size: int,
     pa: Any,
-    label_column: str | None,
-    id_column: str | None,
+    asked: Asked,
     shape: Sequence[int] | None,
 ) -> Samples:
     limits = {"thrift_string_size_limit": LARGEST_THRIFT, "thrift_container_size_limit": 1_000_000}
@@ -59,12 +59,12 @@ def _read(
         names = list(schema.names)
         _check_claims(path, table.metadata, size)
         kinds = {name: _column_kind(pa, schema.field(name).type) for name in names if names.count(name) == 1}
-        roles = roles_of(path, names, label_column, id_column)
+        roles = roles_of(path, names, *asked)
         for j in roles.features:
             if not kinds[names[j]]:
                 raise ValueError(
                     f"{path}: feature columns must hold numbers or text. Got {schema.field(j).type} in "
-                    f"column {names[j]!r}. Convert it or leave it out."
+                    f"column {names[j]!r}. Convert it or drop it."
                 )
     texts = [name for name in names if kinds[name] == "text"]
     features = [Feature(names[j], is_text=kinds[names[j]] == "text") for j in roles.features]

@@ -41,6 +41,9 @@ LONGEST_ROW = 4 * 2**20  # characters of one CSV row
 BLOCK_CHARACTERS = 2**20  # CSV text turned into numbers in one go
 
 
+Asked = tuple[str | None, str | None, Sequence[str]]  # label_column, id_column, drop
+
+
 class Roles(NamedTuple):
     """Which column does what, by position."""
 
@@ -67,7 +70,7 @@ class Feature:
             raise ValueError(
                 f"{path}: a text column must have at most {MOST_CATEGORIES} different values. "
                 f"Got more in column {self.name!r}. If it names the samples or their classes, say so with "
-                "id_column or label_column; else leave it out."
+                "id_column or label_column; else drop it."
             )
         self.blocks.append(coded)
 
@@ -77,13 +80,14 @@ def read_csv(
     *,
     label_column: str | None = None,
     id_column: str | None = None,
+    drop: Sequence[str] = (),
     shape: Sequence[int] | None = None,
 ) -> Samples:
     """A CSV table by commas, semicolons or tabs; its first line names the columns, unless it is numbers."""
     size = readable_file(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read_csv(path, file, size, label_column, id_column, shape)
+            return _read_csv(path, file, size, (label_column, id_column, drop), shape)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: must be UTF-8 text. Got other bytes near byte {error.start}. Save it as UTF-8."
@@ -96,8 +100,7 @@ def _read_csv(
     path: Path,
     file: Any,
     size: int,
-    label_column: str | None,
-    id_column: str | None,
+    asked: Asked,
     shape: Sequence[int] | None,
 ) -> Samples:
     rows = _rows(path, file)
@@ -112,7 +115,7 @@ def _read_csv(
     if second is None:
         raise ValueError(f"{path}: must hold at least one row of values. Got column names only.")
     rows = itertools.chain([second], rows)
-    roles = roles_of(path, names, label_column, id_column)
+    roles = roles_of(path, names, *asked)
     features = [
         Feature(names[j], is_text=j < len(second) and not is_number(second[j])) for j in roles.features
     ]
@@ -170,7 +173,10 @@ def _blocks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
         yield block
 
 
-def roles_of(path: Path, names: list[str], label_column: str | None, id_column: str | None) -> Roles:
+def roles_of(
+    path: Path, names: list[str], label_column: str | None, id_column: str | None, drop: Sequence[str]
+) -> Roles:
+    """What each column does; those of `drop` do nothing."""
     doubles = (
         sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     )
@@ -180,7 +186,12 @@ def roles_of(path: Path, names: list[str], label_column: str | None, id_column: 
     id = _column(path, names, id_column, ID_NAMES, "id_column")
     if label is not None and label == id:
         raise ValueError(f"{path}: label_column and id_column must differ. Got {names[label]!r} for both.")
-    features = [j for j, name in enumerate(names) if j not in (label, id) and not INDEX.fullmatch(name)]
+    left_out = {_column(path, names, name, (), "drop") for name in drop}
+    if left_out & {label, id} - {None}:
+        raise ValueError(f"{path}: drop must name features. Got the column of labels or ids.")
+    features = [
+        j for j, name in enumerate(names) if j not in (label, id, *left_out) and not INDEX.fullmatch(name)
+    ]
     if not features:
         raise ValueError(f"{path}: must have a feature column beside labels and ids. Got {names}.")
     return Roles(label, id, features)
@@ -226,7 +237,7 @@ def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Featu
             got = repr(block[i][j][:40]) if block[i][j].strip() else "a blank cell"
             raise ValueError(
                 f"{path}: column {name!r} starts with a number, so every row must have one. "
-                f"Got {got} in row {start + i}. Mend it, or leave the row or the column out."
+                f"Got {got} in row {start + i}. Mend it, leave the row out, or drop the column."
             ) from None
         with np.errstate(over="ignore"):
             values = wide.astype(np.float32)  # beyond float32 becomes infinite and is reported as such
@@ -238,7 +249,7 @@ def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Featu
             if number is not None and not (start or cells_of[0]):
                 raise ValueError(
                     f"{path}: column {feature.name!r} holds numbers, so every row must have one. "
-                    "Got a blank cell in row 0. Mend it, or leave the row or the column out."
+                    "Got a blank cell in row 0. Mend it, leave the row out, or drop the column."
                 )
             if number is not None:
                 raise ValueError(
