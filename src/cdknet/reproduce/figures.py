@@ -28,7 +28,7 @@ STRATEGIES = {
 
 def draw_figures(what: str, results: Path, folder: Path) -> list[Path]:
     """Draw what can be drawn of `what` (a figure, or all of them); the files written."""
-    lines = read_results(results)
+    lines = {key: line for key, line in read_results(results).items() if not line["stale"]}
     drawn: dict[str, Callable[[], Figure | None]] = {
         "fig3": lambda: embeddings(results),
         "fig4": lambda: expansions(lines),

@@ -105,7 +105,7 @@ reason. Its rows take their own defaults, whatever the budget.
 FORMER = f"""\
 {STALE}: with a former setting of the budget, to be run again ({{stale}} fits; their lines have the options).
 Claims are not tested on such rows. In the former `quick`, stage 1 ended when held-out old samples were
-right at .8, which is after one epoch of MNIST and Fashion-MNIST. Figures may have such points.
+right at .8, which is after one epoch of MNIST and Fashion-MNIST. Figures leave them out.
 """
 
 REMARKS = """\
