@@ -154,7 +154,7 @@ def test_a_cell_that_was_made_with_other_options_is_run_again_and_marked_until_t
     assert "| SSCD † |" in page(kept)
     assert "| k-means on samples |" in page(kept)
     other = cells[1]._replace(seed=1)  # what is current of a row stands alone
-    assert "| SSCD | 1 | .700 |" in page(kept | {other.key: line(other, 0.7)})
+    assert "| SSCD | 1 | **.700** |" in page(kept | {other.key: line(other, 0.7)})
     begun = []
     lines = dict(run_cells(cells, tmp_path, tmp_path / "stages", begin=begun.append))
     assert begun == [cells[1].key]
