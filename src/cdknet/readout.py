@@ -32,7 +32,7 @@ class Neighbors(NamedTuple):
     k: int
 
     def logits(self, z: Tensor) -> Tensor:
-        """Logarithm of the share of votes, and of one more that goes to the classes whose means are near.
+        """Logarithm of the share of votes, and of a tenth of a vote for the classes whose means are near.
 
         So a class that none of the neighbours is of still counts as nearer than another such class.
         """
