@@ -37,13 +37,14 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "lambda 1": {"label_weight": 1.0},
     "mu 1": {"view_weight": 1.0},
     "mu 10": {"view_weight": 10.0},
-    "paper's terms": {"method": "cd-knet"},
+    "paper's terms": {"method": "cd-knet", "enough": 0.8},
 }
 # The paper's own method: what it leaves open. Stage 2 alone, with the epochs of the quick budget.
 PAPER = {
     "method": "cd-knet",
     "expansion": "none",
     "pretrain_epochs": 8,
+    "enough": 0.8,
     "patience": 2,
     "min_subsample": 0,
     "precision": "fastest",
@@ -150,7 +151,7 @@ ONLY_PLUS = (
     "expand_epochs",
     "replay",
 )
-ONLY_PAPER = ("sigma",)
+ONLY_PAPER = ("sigma", "enough")
 NO_PART = ("tune",)  # without a time budget nothing is tried
 
 

@@ -242,3 +242,33 @@ def test_a_column_of_numbers_may_have_any_name(tmp_path, capsys):
         told.pop("categories", None)  # a run of an older version
         config.write_text(json.dumps(told))
     assert main(["predict", run, whole, *out]) == 0
+
+
+def test_predict_reads_a_table_as_that_of_the_run_was_read(tmp_path, capsys):
+    """Without the columns that were dropped, and with its gaps filled by the medians of the run."""
+    generator = np.random.default_rng(0)
+
+    def table(name, places, heads=("a", "b", "note", "label")):
+        rows = [[*generator.normal(p, 0.1, 2), f"sample {i}", "xy "[p % 3]] for i, p in enumerate(places)]
+        rows[0][0] = ""
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file).writerows([heads, *(row[: len(heads)] for row in rows)])
+        return str(tmp_path / name)
+
+    run, whole = str(tmp_path / "run"), table("whole.csv", np.arange(90) % 3)
+    quick = ["--network", "none", "--method", "sscd", "--expansion", "none", "--no-calibrate"]
+    discover = ["discover", whole, "--new-classes", "1", "--out", run, *quick, "--drop", "note"]
+    assert main(discover) == 2
+    assert "--fill" in capsys.readouterr().err
+    assert main([*discover, "--fill"]) == 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["dropped"] == ["note"]
+    assert config["fills"]["a"] == pytest.approx(1, abs=0.1)
+    out = tmp_path / "labels.csv"
+    for more in (table("more.csv", np.full(9, 3)), table("less.csv", np.full(9, 3), ("a", "b"))):
+        capsys.readouterr()
+        assert main(["predict", run, more, "--out", str(out), "--force"]) == 0
+        assert f"the medians of the run's data: 'a' 1 with {config['fills']['a']:.4g}" in " ".join(
+            capsys.readouterr().err.split()
+        )
+        assert main(["predict", run, more, "--out", str(out), "--force", "--no-fill"]) == 2

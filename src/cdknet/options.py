@@ -124,8 +124,8 @@ class PretrainOptions(Options):
         True, "stage 1: stop when held-out old samples stop getting better; off: run every epoch"
     )
     enough: float = option(
-        0.8,
-        "stage 1: held-out accuracy at which to stop; features trained longer see new classes less well",
+        1.0,
+        "stage 1: held-out accuracy at which to stop at once; 1: only when it no longer gets better",
         above=0,
         most=1,
     )

@@ -249,3 +249,59 @@ def test_columns_can_be_dropped(tmp_path):
             data.open(tmp_path / name, drop=["nothing"])
         with pytest.raises(ValueError, match="drop must name features"):
             data.open(tmp_path / name, drop=["label"])
+
+
+def test_gaps_are_filled_with_the_median_of_their_column_if_asked(tmp_path):
+    """A gap may be written in many ways, and stand first; a gap among text stays a category."""
+    ages = ["", "1", "NA", "3", "nan", "8", "?", "null"]
+    colours = ["red", "", "red", "NA", "red", "red", "red", "nan"]
+    table = pa.table(
+        {
+            "age": pa.array([None, 1, None, 3, None, 8, None, None], pa.int64()),
+            "colour": colours,
+            "good": [True, True, None, None, False, True, True, True],
+            "size": [1.5, float("nan"), 2.5, 3.5, 1.5, 2.5, 2.5, 2.5],
+        }
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    sizes, good = (
+        ["1.5", "NaN", "2.5", "3.5", "1.5", "2.5", "2.5", "2.5"],
+        ["1", "1", "", "", "0", "1", "1", "1"],
+    )
+    lines = [",".join(row) for row in zip(ages, colours, good, sizes, strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["age,colour,good,size", *lines]))
+    for name in ("t.csv", "t.parquet"):
+        samples = data.open(tmp_path / name, fill=True)
+        columns = dict(zip(samples.columns, samples.X.T.tolist(), strict=True))
+        assert columns["age"] == [3, 1, 3, 3, 3, 8, 3, 3]
+        assert columns["good"] == [1, 1, 1, 1, 0, 1, 1, 1]
+        assert columns["size"] == [1.5, 2.5, 2.5, 3.5, 1.5, 2.5, 2.5, 2.5]
+        assert samples.categories == ("colour",)
+        assert samples.fills == {"age": 3, "good": 1, "size": 2.5}
+        assert any("'age' 5 with 3" in note and "'size' 1 with 2.5" in note for note in samples.notes)
+        given = data.open(tmp_path / name, fill={**samples.fills, "age": 7})
+        assert given.X[:, 0].tolist() == [7, 1, 7, 3, 7, 8, 7, 7]
+        with pytest.raises(ValueError, match=r"Got a blank cell in row \d\. .* --fill"):
+            data.open(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("a,b\n1,\n2,NA\n", r"column 'b' must hold a number\. Got gaps only"),
+        ("a,b\n1,2\n2,x\n", r"Got 'x' in row 1"),
+        ("a,b\n1,\nx,2\n", r"Got 'x' in row 1"),
+        ("a,b\n1,\n2,inf\n", r"must be finite.*column 'b'"),
+    ],
+)
+def test_what_is_no_gap_is_not_filled(text, match, tmp_path):
+    refused(tmp_path, text, match, fill=True)
+
+
+def test_what_was_dropped_is_told_from_an_index(tmp_path):
+    samples = opened(tmp_path, ",a,note\n0,1,x\n1,2,y\n", drop=["note"], drop_if_there=["elsewhere"])
+    assert samples.notes == (
+        "column 0 ('') is the index of a data frame and was left out",
+        "column 2 ('note') was left out",
+    )
+    assert samples.dropped == ("note",)

@@ -41,6 +41,7 @@ READING: dict[str, tuple[Any, str]] = {
     "label_column": (str | None, "Tables: the column of labels; blank = unlabelled."),
     "id_column": (str | None, "Tables: the column that names the samples."),
     "drop": (str | None, "Tables: columns to leave out, by comma."),
+    "fill": (bool | None, "Tables: fill gaps among numbers with the median of their column."),
     "image_size": (int | None, "Folders of images: pixels a side."),
     "shape": (str | None, "All but radio: the shape of a sample, such as 28x28 or 3x32x32."),
     "sample_rate": (float | None, "Raw I/Q files: samples a second."),
@@ -140,8 +141,10 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
 
 
 def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
-    """A user's file, read as the data of the run were: images of their size, columns in their order."""
-    from cdknet.data.files import is_image_folder
+    """A user's file, read as the data of the run were: images of their size, columns in their order,
+    without those that were dropped, gaps filled with the same numbers.
+    """
+    from cdknet.data.files import is_image_folder, is_table
     from cdknet.data.images import is_image_shape
     from cdknet.runs import read_config
 
@@ -150,6 +153,9 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
     asked = reading.get("shape") is not None or reading.get("image_size") is not None
     if not asked and is_image_shape(shape) and Path(data).is_dir() and is_image_folder(data):
         reading = {**reading, "shape": "x".join(map(str, shape))}
+    if columns is not None and Path(data).exists() and is_table(data):
+        filled = config.get("fills") if reading.get("fill") is not False else None
+        reading = {**reading, "drop_if_there": config.get("dropped"), "fill": filled or reading.get("fill")}
     samples, _ = open_data(data, reading)
     return samples if columns is None else samples.aligned(tuple(columns), config.get("categories"))
 

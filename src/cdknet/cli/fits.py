@@ -156,9 +156,7 @@ def discover(
             force=force,
             ids=samples.ids.tolist(),
             source=samples.source,
-            notes=samples.notes,
-            columns=samples.columns,
-            categories=samples.categories,
+            told=samples.about(),
             keep_samples=samples_in_run,
             quiet=as_json,
         )
@@ -240,7 +238,7 @@ def predict(
     run: RunFolder,
     data: DataPath,
     *,
-    out: Annotated[Path, typer.Option(help="The CSV to write: id, label, new, confidence.")],
+    out: Annotated[Path, typer.Option(help="The CSV to write: id, label, new, probability.")],
     force: Force = False,
     as_json: Json = False,
     reading: dict[str, Any],
@@ -361,9 +359,7 @@ def _save(
     force: bool,
     ids: list[str],
     source: str,
-    notes: Any = (),
-    columns: Any = None,
-    categories: Any = (),
+    told: dict[str, Any] | None = None,
     keep_samples: bool = True,
     quiet: bool = True,
 ) -> None:
@@ -380,8 +376,7 @@ def _save(
             "give cdknet explore and refine the --data again.",
             quiet=quiet,
         )
-    told = {"source": shown(source), "notes": list(notes), "columns": columns, "categories": list(categories)}
-    run = model.to_run(ids=ids, **told)
+    run = model.to_run(ids=ids, source=shown(source), **(told or {}))
     write_run(out, replace(illustrated(run, X), samples=kept), force=force)
 
 

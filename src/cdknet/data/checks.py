@@ -87,7 +87,13 @@ def justified(path: Path, wanted: int, size: int, what: str) -> None:
         )
 
 
-def finite(path: Path, X: AnyArray, *, where: Callable[[tuple[int, ...]], str] | None = None) -> None:
+def finite(
+    path: Path,
+    X: AnyArray,
+    *,
+    where: Callable[[tuple[int, ...]], str] | None = None,
+    mend: str = "Mend or leave out those samples.",
+) -> None:
     """Raise if a floating-point `X` holds NaN or infinity, saying how many and where the first is."""
     if X.dtype.kind != "f" or X.size == 0:
         return
@@ -104,7 +110,7 @@ def finite(path: Path, X: AnyArray, *, where: Callable[[tuple[int, ...]], str] |
         place = where(first) if where else f"row {first[0]}" + (f", place {first[1:]}" if first[1:] else "")
         raise ValueError(
             f"{path}: values must be finite. Got {count:,} that are NaN or infinite, the first at {place} "
-            f"({X[first]}). Mend or leave out those samples."
+            f"({X[first]}). {mend}"
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,13 +38,12 @@ RADIO = Kind(
 )
 NPZ = Kind("numpy arrays X, y, ids", (".npz",), ("shape",), arrays.read_npz)
 NPY = Kind("numpy array", (".npy",), ("shape",), arrays.read_npy)
-PARQUET = Kind(
-    "Parquet table", (".parquet", ".pq"), ("label_column", "id_column", "drop", "shape"), parquet.read_parquet
-)
+TABLE_OPTIONS = (*tables.Asked._fields, "shape")
+PARQUET = Kind("Parquet table", (".parquet", ".pq"), TABLE_OPTIONS, parquet.read_parquet)
 KINDS = (
     NPZ,
     NPY,
-    Kind("CSV table", (".csv", ".tsv"), ("label_column", "id_column", "drop", "shape"), tables.read_csv),
+    Kind("CSV table", (".csv", ".tsv"), TABLE_OPTIONS, tables.read_csv),
     PARQUET,
     Kind("text file of embeddings", (".txt", ".vec"), ("shape",), embeddings.read_text),
     IDX,
@@ -61,6 +60,8 @@ def open(
     label_column: str | None = None,
     id_column: str | None = None,
     drop: Sequence[str] | None = None,
+    drop_if_there: Sequence[str] | None = None,
+    fill: bool | Mapping[str, float] | None = None,
     image_size: int | None = None,
     shape: Sequence[int] | None = None,
     **radio: Any,
@@ -75,8 +76,12 @@ def open(
     label_column, id_column
         Tables: the columns that hold labels and ids. Unset: columns named label, labels, class or target,
         and id or ids, if there are any.
-    drop
-        Tables: columns that are left out.
+    drop, drop_if_there
+        Tables: columns that are left out; the first must be there.
+    fill
+        Tables: what to put into gaps among numbers (blank, NA, NaN, null, ?): True for the median of the
+        column, or a number for each column, such as the `fills` of samples that a model was made with.
+        Unset or False: gaps are refused.
     image_size
         Folders of images: side of the square that every image is made into. Unset: images stay as they are if
         they all have one size of at most 64 pixels, and become 32 x 32 otherwise.
@@ -103,6 +108,8 @@ def open(
         "label_column": label_column,
         "id_column": id_column,
         "drop": drop,
+        "drop_if_there": drop_if_there,
+        "fill": fill,
         "image_size": image_size,
         "shape": shape,
         **radio,
@@ -123,6 +130,10 @@ def kinds() -> tuple[tuple[str, str], ...]:
 
 def is_image_folder(path: str | os.PathLike[str]) -> bool:
     return _kind(Path(path)) is FOLDER
+
+
+def is_table(path: str | os.PathLike[str]) -> bool:
+    return _kind(Path(path)).options == TABLE_OPTIONS
 
 
 def _kind(path: Path) -> Kind:

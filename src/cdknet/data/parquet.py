@@ -10,20 +10,13 @@ import numpy as np
 
 from .checks import LONGEST_NAME, justified, one_error, readable_file
 from .samples import Samples
-from .tables import Asked, Feature, Roles, assemble, roles_of
+from .tables import MEND, Asked, Feature, Roles, assemble, roles_of
 
 ROWS_A_BATCH = 65_536
 LARGEST_THRIFT = 100_000_000  # bytes of a string, entries of a list, in the file's own description of itself
 
 
-def read_parquet(
-    path: Path,
-    *,
-    label_column: str | None = None,
-    id_column: str | None = None,
-    drop: Sequence[str] = (),
-    shape: Sequence[int] | None = None,
-) -> Samples:
+def read_parquet(path: Path, *, shape: Sequence[int] | None = None, **asked: Any) -> Samples:
     """A Parquet table: numbers and truth values are features, text is a category or holds labels or ids."""
     size = readable_file(path, least=12)
     with path.open("rb") as file:
@@ -43,7 +36,7 @@ def read_parquet(
             f"{path}: Parquet tables need pyarrow. Install it with: pip install 'cdknet[tables]'."
         ) from None
     with one_error(path, "Parquet table"):
-        return _read(path, size, pyarrow, (label_column, id_column, drop), shape)
+        return _read(path, size, pyarrow, Asked(**asked), shape)
 
 
 def _read(
@@ -59,7 +52,7 @@ def _read(
         names = list(schema.names)
         _check_claims(path, table.metadata, size)
         kinds = {name: _column_kind(pa, schema.field(name).type) for name in names if names.count(name) == 1}
-        roles = roles_of(path, names, *asked)
+        roles = roles_of(path, names, asked)
         for j in roles.features:
             if not kinds[names[j]]:
                 raise ValueError(
@@ -76,7 +69,7 @@ def _read(
         for batch in table.iter_batches(ROWS_A_BATCH):
             if n + len(batch) > rows:
                 raise ValueError(f"{path}: holds more than the {rows:,} rows that it promises.")
-            _take(path, pa, batch, names, roles, features, n)
+            _take(path, pa, batch, roles, features, n, bool(asked.fill))
             if roles.label is not None:
                 labels += _as_text(path, batch.column(roles.label), "labels", n)
             if roles.id is not None:
@@ -84,7 +77,7 @@ def _read(
             n += len(batch)
     if n != rows or n == 0:
         raise ValueError(f"{path}: must hold the {rows:,} rows that it promises, at least one. Got {n:,}.")
-    return assemble(path, features, n, size, roles, names, labels, ids, shape)
+    return assemble(path, features, n, size, roles, names, labels, ids, shape, asked)
 
 
 def _check_claims(path: Path, metadata: Any, size: int) -> None:
@@ -109,23 +102,24 @@ def _column_kind(pa: Any, kind: Any) -> str:
 
 
 def _take(
-    path: Path, pa: Any, batch: Any, names: list[str], roles: Roles, features: list[Feature], start: int
+    path: Path, pa: Any, batch: Any, roles: Roles, features: list[Feature], start: int, fill: bool
 ) -> None:
     for j, feature in zip(roles.features, features, strict=True):
         column = batch.column(j)
         if feature.is_text:
             feature.encode(path, [text.strip() for text in _as_text(path, column, "categories", start)])
             continue
-        if column.null_count:
+        if column.null_count and not fill:
             row = start + int(np.argmax(np.asarray(column.is_null())))
             raise ValueError(
                 f"{path}: column {feature.name!r} holds numbers, so every row must have one. "
-                f"Got a blank cell in row {row}. Mend it, or leave the row or the column out."
+                f"Got a blank cell in row {row}. {MEND}"
             )
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         with np.errstate(over="ignore"):
-            feature.blocks.append(np.asarray(column).astype(np.float32))
+            # gaps become NaN; truth values with gaps come as objects
+            feature.blocks.append(np.asarray(column).astype(np.float64).astype(np.float32))
 
 
 def _as_text(path: Path, column: Any, what: str, start: int) -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+KEPT = ("notes", "columns", "categories", "dropped", "fills")  # what a run's config.json says of its samples
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,16 @@ class Samples:
         None  # of a table: what each feature is called, "colour=red" for a category
     )
     categories: tuple[str, ...] = ()  # of a table: its columns of text, "colour"
+    dropped: tuple[str, ...] = ()  # of a table: columns that were left out because the user said so
+    fills: Mapping[str, float] = field(default_factory=dict)  # of a table with gaps filled: each column's
 
     def __len__(self) -> int:
         return len(self.X)
+
+    def about(self) -> dict[str, Any]:
+        """What is kept of the samples in config.json of a run, to read others in the same way."""
+        values = {name: getattr(self, name) for name in KEPT}
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     def __post_init__(self) -> None:
         for name in ("y", "ids", "groups"):

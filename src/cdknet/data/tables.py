@@ -2,7 +2,8 @@
 
 A column of numbers is a feature. A column of text is a category and becomes one 0/1 feature for each of its
 values. One column may hold the labels and one the ids. Columns are never mixed: where the first row has
-a number, every row must, so that a slip of the keyboard is found and not encoded.
+a number, every row must, so that a slip of the keyboard is found and not encoded. Gaps among numbers are
+refused or, if asked, filled with the median of their column.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,9 +40,20 @@ ID_NAMES = ("id", "ids")
 MOST_CATEGORIES = 64  # values of one text column; more look like names, not categories
 LONGEST_ROW = 4 * 2**20  # characters of one CSV row
 BLOCK_CHARACTERS = 2**20  # CSV text turned into numbers in one go
+GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}  # how a cell says that its number is not known
+MEND = (
+    "Mend it, leave the row out, drop the column, or fill gaps with the column's median: fill=True, --fill."
+)
 
 
-Asked = tuple[str | None, str | None, Sequence[str]]  # label_column, id_column, drop
+class Asked(NamedTuple):
+    """What the caller says of the columns of a table."""
+
+    label_column: str | None = None
+    id_column: str | None = None
+    drop: Sequence[str] = ()  # columns to leave out
+    drop_if_there: Sequence[str] = ()
+    fill: bool | Mapping[str, float] = False  # put medians into gaps among numbers: its own, or those given
 
 
 class Roles(NamedTuple):
@@ -75,19 +87,12 @@ class Feature:
         self.blocks.append(coded)
 
 
-def read_csv(
-    path: Path,
-    *,
-    label_column: str | None = None,
-    id_column: str | None = None,
-    drop: Sequence[str] = (),
-    shape: Sequence[int] | None = None,
-) -> Samples:
+def read_csv(path: Path, *, shape: Sequence[int] | None = None, **asked: Any) -> Samples:
     """A CSV table by commas, semicolons or tabs; its first line names the columns, unless it is numbers."""
     size = readable_file(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            return _read_csv(path, file, size, (label_column, id_column, drop), shape)
+            return _read_csv(path, file, size, Asked(**asked), shape)
     except UnicodeDecodeError as error:
         raise ValueError(
             f"{path}: must be UTF-8 text. Got other bytes near byte {error.start}. Save it as UTF-8."
@@ -111,26 +116,26 @@ def _read_csv(
         names, rows = [f"column {i}" for i in range(len(first))], itertools.chain([first], rows)
     else:
         names = [name.strip() for name in first]
-    second = next(rows, None)
-    if second is None:
-        raise ValueError(f"{path}: must hold at least one row of values. Got column names only.")
-    rows = itertools.chain([second], rows)
-    roles = roles_of(path, names, *asked)
-    features = [
-        Feature(names[j], is_text=j < len(second) and not is_number(second[j])) for j in roles.features
-    ]
+    roles = roles_of(path, names, asked)
+    features: list[Feature] = []
     labels: list[str] = []
     ids: list[str] = []
     n = 0
     for block in _blocks(rows):
         _check_widths(path, block, names, n)
+        if n == 0:
+            features = [
+                Feature(names[j], is_text=_is_text(block, j, bool(asked.fill))) for j in roles.features
+            ]
         if roles.label is not None:
             labels.extend(row[roles.label] for row in block)
         if roles.id is not None:
             ids.extend(row[roles.id].strip() for row in block)
-        _take(path, block, roles, features, n)
+        _take(path, block, roles, features, n, bool(asked.fill))
         n += len(block)
-    return assemble(path, features, n, size, roles, names, labels, ids, shape)
+    if n == 0:
+        raise ValueError(f"{path}: must hold at least one row of values. Got column names only.")
+    return assemble(path, features, n, size, roles, names, labels, ids, shape, asked)
 
 
 def _rows(path: Path, file: Any) -> Iterator[list[str]]:
@@ -173,20 +178,19 @@ def _blocks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
         yield block
 
 
-def roles_of(
-    path: Path, names: list[str], label_column: str | None, id_column: str | None, drop: Sequence[str]
-) -> Roles:
-    """What each column does; those of `drop` do nothing."""
+def roles_of(path: Path, names: list[str], asked: Asked) -> Roles:
+    """What each column does; those that are dropped do nothing."""
     doubles = (
         sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     )
     if doubles:
         raise ValueError(f"{path}: column names must differ. Got {doubles[0]!r} more than once.")
-    label = _column(path, names, label_column, LABEL_NAMES, "label_column")
-    id = _column(path, names, id_column, ID_NAMES, "id_column")
+    label = _column(path, names, asked.label_column, LABEL_NAMES, "label_column")
+    id = _column(path, names, asked.id_column, ID_NAMES, "id_column")
     if label is not None and label == id:
         raise ValueError(f"{path}: label_column and id_column must differ. Got {names[label]!r} for both.")
-    left_out = {_column(path, names, name, (), "drop") for name in drop}
+    left_out = {_column(path, names, name, (), "drop") for name in asked.drop}
+    left_out |= {names.index(name) for name in asked.drop_if_there if name in names}
     if left_out & {label, id} - {None}:
         raise ValueError(f"{path}: drop must name features. Got the column of labels or ids.")
     features = [
@@ -222,7 +226,33 @@ def _check_widths(path: Path, block: list[list[str]], names: list[str], start: i
             )
 
 
-def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Feature], start: int) -> None:
+def _is_gap(cell: str) -> bool:
+    return cell.strip().lower() in GAPS
+
+
+def _is_text(block: list[list[str]], column: int, fill: bool) -> bool:
+    """Whether a column is text: its first cell says so; where gaps are filled, the first that is none."""
+    cells = (row[column] for row in block if not (fill and _is_gap(row[column])))
+    return not is_number(next(cells, "0"))
+
+
+def _is_known(cell: str, fill: bool) -> bool:
+    return is_number(cell) or (fill and _is_gap(cell))
+
+
+def _as_numbers(cells: list[list[str]], fill: bool) -> NDArray[np.float64]:
+    """Cells as numbers, in one call; where gaps are to be filled they are NaN."""
+    try:
+        return np.array(cells, dtype=np.float64)
+    except ValueError:
+        if not fill:
+            raise
+        return np.array([["nan" if _is_gap(c) else c for c in row] for row in cells], dtype=np.float64)
+
+
+def _take(
+    path: Path, block: list[list[str]], roles: Roles, features: list[Feature], start: int, fill: bool
+) -> None:
     """Append a block of rows to the columns; numbers go through numpy in one call."""
     numbers = [j for j, feature in zip(roles.features, features, strict=True) if not feature.is_text]
     values: NDArray[np.float32] | None = None
@@ -230,14 +260,14 @@ def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Featu
         whole = len(numbers) == len(block[0])
         cells = block if whole else [[row[j] for j in numbers] for row in block]
         try:
-            wide = np.array(cells, dtype=np.float64)
+            wide = _as_numbers(cells, fill)
         except ValueError:
-            i, j = next((i, j) for i, row in enumerate(block) for j in numbers if not is_number(row[j]))
+            i, j = next((i, j) for i, row in enumerate(block) for j in numbers if not _is_known(row[j], fill))
             name = features[roles.features.index(j)].name
             got = repr(block[i][j][:40]) if block[i][j].strip() else "a blank cell"
             raise ValueError(
                 f"{path}: column {name!r} starts with a number, so every row must have one. "
-                f"Got {got} in row {start + i}. Mend it, leave the row out, or drop the column."
+                f"Got {got} in row {start + i}. {MEND}"
             ) from None
         with np.errstate(over="ignore"):
             values = wide.astype(np.float32)  # beyond float32 becomes infinite and is reported as such
@@ -245,11 +275,13 @@ def _take(path: Path, block: list[list[str]], roles: Roles, features: list[Featu
     for j, feature in zip(roles.features, features, strict=True):
         if feature.is_text:
             cells_of = [row[j].strip() for row in block]
-            number = next((i for i, cell in enumerate(cells_of) if cell and is_number(cell)), None)
+            number = next(
+                (i for i, cell in enumerate(cells_of) if is_number(cell) and not _is_gap(cell)), None
+            )
             if number is not None and not (start or cells_of[0]):
                 raise ValueError(
                     f"{path}: column {feature.name!r} holds numbers, so every row must have one. "
-                    "Got a blank cell in row 0. Mend it, leave the row out, or drop the column."
+                    f"Got a blank cell in row 0. {MEND}"
                 )
             if number is not None:
                 raise ValueError(
@@ -273,6 +305,7 @@ def assemble(
     labels: list[str],
     ids: list[str],
     shape: Sequence[int] | None,
+    asked: Asked,
 ) -> Samples:
     """Put the columns side by side, categories as 0/1 columns, and say in the notes what was done."""
     widths = [len(feature.codes) if feature.is_text else 1 for feature in features]
@@ -280,6 +313,7 @@ def assemble(
     X = np.zeros((n, sum(widths)), np.float32)
     notes = []
     heads: list[str] = []
+    numbers: dict[str, int] = {}  # where each column of numbers is
     for feature, width in zip(features, widths, strict=True):
         at, row = len(heads), 0
         for block in feature.blocks:
@@ -300,19 +334,60 @@ def assemble(
             shown = ", ".join(values[:8]) + (", ..." if width > 8 else "")
             notes.append(f"column {feature.name!r}: text, encoded as {width} columns of 0 or 1 ({shown})")
         else:
+            numbers[feature.name] = at
             heads.append(feature.name)
-    finite(path, X, where=lambda at: f"row {at[0]}, column {heads[at[1]]!r}")
+    fills = _fill(path, X, numbers, asked.fill, notes)
+    finite(path, X, where=lambda at: f"row {at[0]}, column {heads[at[1]]!r}", mend=MEND)
     y = None
     if roles.label is not None:
         y = labels_from_text(path, labels, size)
         hidden = np.count_nonzero(y == (UNLABELED if y.dtype.kind == "i" else str(UNLABELED)))
         notes.insert(0, f"labels from column {names[roles.label]!r}; {hidden:,} of {n:,} samples unlabelled")
-    left_out = [j for j in range(len(names)) if j not in (roles.label, roles.id, *roles.features)]
-    notes += [f"column {j} ({names[j]!r}) is the index of a data frame and was left out" for j in left_out]
+    for j in (j for j in range(len(names)) if j not in (roles.label, roles.id, *roles.features)):
+        dropped = names[j] in (*asked.drop, *asked.drop_if_there)
+        why = "" if dropped else " is the index of a data frame and"
+        notes.append(f"column {j} ({names[j]!r}){why} was left out")
     rows = row_ids(n)
     if roles.id is not None:
         rows = unique_ids(path, text_array(path, ids, "ids", size))
         notes.insert(0, f"ids from column {names[roles.id]!r}")
     text = tuple(feature.name for feature in features if feature.is_text)
     X = reshaped(path, X, shape)
-    return Samples(X, y, rows, str(path), tuple(notes), columns=tuple(heads), categories=text)
+    return Samples(
+        X,
+        y,
+        rows,
+        str(path),
+        tuple(notes),
+        columns=tuple(heads),
+        categories=text,
+        dropped=tuple(asked.drop),
+        fills=fills,
+    )
+
+
+def _fill(
+    path: Path,
+    X: NDArray[np.float32],
+    numbers: Mapping[str, int],
+    fill: bool | Mapping[str, float],
+    notes: list[str],
+) -> dict[str, float]:
+    """Fill the gaps of columns of numbers, by name where each stands; what a gap of each is filled with."""
+    if fill is False:
+        return {}
+    given = fill if isinstance(fill, Mapping) else {}
+    fills, filled = {}, []
+    for name, at in numbers.items():
+        gaps = np.isnan(X[:, at])
+        if name not in given and gaps.all():
+            raise ValueError(f"{path}: column {name!r} must hold a number. Got gaps only. Drop it.")
+        fills[name] = given[name] if name in given else float(np.median(X[~gaps, at]))
+        X[gaps, at] = fills[name]
+        if gaps.any():
+            filled.append(f"{name!r} {gaps.sum():,} with {fills[name]:.4g}")
+    if filled:
+        whose = "the medians of the run's data" if given else "the median of the column"
+        shown = ", ".join(filled[:8]) + (", ..." if len(filled) > 8 else "")
+        notes.append(f"gaps filled with {whose}: {shown}")
+    return fills

@@ -142,7 +142,11 @@ def refine(
     history.progress("map", 0, 1)
     refined = model.to_run(
         ids=opened.ids,
-        **{k: run.config[k] for k in ("source", "notes", "columns", "categories") if k in run.config},
+        **{
+            k: run.config[k]
+            for k in ("source", "notes", "columns", "categories", "dropped", "fills")
+            if k in run.config
+        },
         class_ids=lesson.ids,
         next_class_id=journal.review.next_id,
         samples_digest=samples_digest(opened.samples),
