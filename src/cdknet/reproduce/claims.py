@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cdknet.reproduce.plan import DATASETS, IMAGES, Cell, plain_cell
+from cdknet.reproduce.rows import section
 from cdknet.reproduce.runner import Lines, seeds_of
 
 
@@ -51,9 +52,8 @@ def claims_table(lines: Lines) -> str:
             differences = paired(lines, dataset, claim)
             if differences:
                 n, mean, p = len(differences), float(np.mean(differences)), p_greater(differences)
-                out.append(
-                    f"| {claim.text} | {dataset} | {n} | {mean:+.3f} | {p:.3f} | {verdict(mean, p, n)} |"
-                )
+                numbers = [str(n), f"{mean:+.3f}", f"{p:.3f}"]
+                out.append([claim.text, dataset, *numbers, verdict(mean, p, n)])
     for dataset in DATASETS:
         kept = seeds_of(lines, Cell(dataset, "cd-knet-exp", 0))
         for word, when in (("with new ones competing", "old_after"), ("among old ones", "old_among_old")):
@@ -62,26 +62,23 @@ def claims_table(lines: Lines) -> str:
     for dataset in IMAGES:
         gaps = paired(lines, dataset, ENOUGH)
         out += _within(ENOUGH.text, dataset, gaps, 0.03)
-    if not out:
-        return ""
-    head = [
-        "## The paper's claims, tested on these runs\n",
+    return section(
+        "## The paper's claims, tested on these runs",
         "Differences in ACC on held-out samples, paired by seed; p of a one-sided paired t-test. Held: the "
         "difference is positive and p < .05. Open: too few seeds or too small a difference to say. Reversed: "
-        "the other way, p > .95.\n",
-        "| claim | set | seeds | difference | p | verdict |",
-        "|---|---|---|---:|---:|---|",
-    ]
-    return "\n".join([*head, *out, ""])
+        "the other way, p > .95.",
+        ["claim", "set", "seeds", "difference:", "p:", "verdict"],
+        out,
+    )
 
 
-def _within(text: str, dataset: str, gaps: Sequence[float], allowed: float) -> list[str]:
+def _within(text: str, dataset: str, gaps: Sequence[float], allowed: float) -> list[list[str]]:
     """The row of a claim that nothing is lost: held where the mean gap is above -`allowed`."""
     if not gaps:
         return []
     word = "held" if np.mean(gaps) > -allowed else "not held"
     stated = f"{text} (within {allowed:g})".replace("0.", ".")
-    return [f"| {stated} | {dataset} | {len(gaps)} | {np.mean(gaps):+.3f} | | {word} |"]
+    return [[stated, dataset, str(len(gaps)), f"{np.mean(gaps):+.3f}", "", word]]
 
 
 def paired(lines: Lines, dataset: str, claim: Claim) -> list[float]:

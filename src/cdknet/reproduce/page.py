@@ -27,7 +27,7 @@ from cdknet.reproduce.plan import (
     Cell,
     plain_cell,
 )
-from cdknet.reproduce.rows import SETS, STALE, Row, marked, spread
+from cdknet.reproduce.rows import SETS, STALE, Row, marked, section, spread, table
 from cdknet.reproduce.runner import Lines, read_results, seeds_of
 from cdknet.reproduce.studies import (
     NO_STUDIES,
@@ -229,16 +229,9 @@ def _glance(lines: Lines, budget: str) -> str:
             name = f"{TITLES[best].split(',')[0].split(' (')[0]}: " if len(methods) > 1 else ""
             cells.append(marked(f"{name}{spread(accs[best])} ({len(accs[best])})", found[best]))
         if cells != ["not run yet"] * len(kinds):
-            out.append(f"| {SETS[dataset]} | {' | '.join(cells)} |")
-    if not out:
-        return ""
-    head = [
-        "## At a glance\n",
-        "The method with the best mean ACC of each kind, in brackets the number of seeds.\n",
-        f"| | {' | '.join(kinds)} |",
-        "|---|" + "---:|" * len(kinds),
-    ]
-    return "\n".join([*head, *out, ""])
+            out.append([SETS[dataset], *cells])
+    told = "The method with the best mean ACC of each kind, in brackets the number of seeds."
+    return section("## At a glance", told, ["", *(f"{kind}:" for kind in kinds)], out)
 
 
 def _performance(lines: Lines, budget: str) -> str:
@@ -264,9 +257,9 @@ def _markdown(rows: Sequence[Row]) -> list[str]:
         ("train", "purity"),
     ]
     best = {m: max(np.mean(row.values(*m)) for row in rows) for m in measures}
-    head = "| method | seeds | ACC | purity | NMI | ARI | train ACC | train purity | paper's ACC | "
-    head += "old before, after, among old |"
-    out = [head, "|---|---|" + "---:|" * 8]
+    columns = ["ACC:", "purity:", "NMI:", "ARI:", "train ACC:", "train purity:", "paper's ACC:"]
+    columns = ["method", "seeds", *columns, "old before, after, among old:"]
+    out = []
     for row in rows:
         cells = []
         for measure in measures:
@@ -279,8 +272,8 @@ def _markdown(rows: Sequence[Row]) -> list[str]:
             stated += f" ({gap:+.3f})" + (" below" if gap < -0.03 else "")
         stages = ("old_before", "old_after", "old_among_old")
         old = ", ".join(f"{np.mean(v):.3f}" if (v := row.old(when)) else "-" for when in stages)
-        out.append(f"| {row.name} | {len(row.lines)} | {' | '.join(cells)} | {stated} | {old} |")
-    return out
+        out.append([row.name, str(len(row.lines)), *cells, stated, old])
+    return table(columns, out)
 
 
 def _lambdas(lines: Lines, budget: str) -> str:
@@ -292,17 +285,15 @@ def _lambdas(lines: Lines, budget: str) -> str:
             continue
         weight = float(found[0]["options"].get("label_weight", 10.0))
         row = Row("", found, paper.LAMBDA.get(weight))
-        cells = " | ".join(spread(row.values("train", m)) for m in ("acc", "purity", "nmi", "ari"))
+        cells = [spread(row.values("train", m)) for m in ("acc", "purity", "nmi", "ari")]
         stated = "" if row.paper is None else " / ".join(f"{v:.3f}" for v in row.paper)
-        out.append(f"| {marked(f'{weight:g}', found)} | {len(found)} | {cells} | {stated} |")
-    if not out:
-        return ""
-    head = [
-        "## Table V: the weight of the old labels, Fashion-MNIST, CD-KNet, unlabelled samples of the fit\n",
-        "| lambda | seeds | ACC | purity | NMI | ARI | paper's ACC / NMI / ARI |",
-        "|---:|---|---:|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
+        out.append([marked(f"{weight:g}", found), str(len(found)), *cells, stated])
+    return section(
+        "## Table V: the weight of the old labels, Fashion-MNIST, CD-KNet, unlabelled samples of the fit",
+        "",
+        ["lambda:", "seeds", "ACC:", "purity:", "NMI:", "ARI:", "paper's ACC / NMI / ARI:"],
+        out,
+    )
 
 
 def _expansion(lines: Lines, budget: str) -> str:
@@ -317,16 +308,13 @@ def _expansion(lines: Lines, budget: str) -> str:
         ours += [row.old("old_before"), row.old("old_after")]
         stated = paper.EXPANSION[cell.method]
         cells = [f"{spread(mine)} ({theirs:.3f})" for mine, theirs in zip(ours, stated, strict=True)]
-        out.append(f"| {row.name} | {len(found)} | {' | '.join(cells)} |")
-    if not out:
-        return ""
-    head = [
-        "## Table VI: MNIST before and after expansion\n",
-        "Purity of new classes, accuracy of old ones; the paper's in brackets.\n",
-        "| method | seeds | new before | new after | old before | old after |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
+        out.append([row.name, str(len(found)), *cells])
+    return section(
+        "## Table VI: MNIST before and after expansion",
+        "Purity of new classes, accuracy of old ones; the paper's in brackets.",
+        ["method", "seeds", "new before:", "new after:", "old before:", "old after:"],
+        out,
+    )
 
 
 def _budgets(lines: Lines) -> str:
@@ -341,48 +329,42 @@ def _budgets(lines: Lines) -> str:
             ]
             if both:
                 pairs = [[found[i]["test"]["acc"] for found in both] for i in (0, 1)]
-                values = " | ".join(spread(accuracies) for accuracies in pairs)
                 gap = np.mean(np.subtract(pairs[1], pairs[0]))
                 title = marked(TITLES[method], [found for pair in both for found in pair])
-                out.append(f"| {SETS[dataset]} | {title} | {len(both)} | {values} | {gap:+.3f} |")
-    if not out:
-        return ""
-    head = [
-        "# Both budgets beside each other\n",
-        "ACC on held-out samples, the same seeds.\n",
-        "| set | method | seeds | quick | paper | difference |",
-        "|---|---|---|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
+                out.append([SETS[dataset], title, str(len(both)), *map(spread, pairs), f"{gap:+.3f}"])
+    return section(
+        "# Both budgets beside each other",
+        "ACC on held-out samples, the same seeds.",
+        ["set", "method", "seeds", "quick:", "paper:", "difference:"],
+        out,
+    )
 
 
 def _one_by_one(
     lines: Lines, budget: str, what: str, parts: Mapping[str, tuple[str, dict[str, Any]]], head: Sequence[str]
 ) -> str:
     """One part of a method taken away or exchanged at a time, against the whole, a block for each set."""
-    blocks, table = [], TABLES[what]
-    for dataset in table.datasets:
+    most = TABLES[what].most_seeds
+    blocks = []
+    for dataset in TABLES[what].datasets:
         rows = [
             (title, found)
             for title, (method, changes) in parts.items()
-            if (found := seeds_of(lines, plain_cell(dataset, method, 0, budget, changes))[: table.most_seeds])
+            if (found := seeds_of(lines, plain_cell(dataset, method, 0, budget, changes))[:most])
         ]
         if len(rows) < 2 or rows[0][0] != "as it is":
             continue
         whole = {line["cell"]["seed"]: line["test"]["acc"] for line in rows[0][1]}
-        blocks += [
-            f"### {SETS[dataset]}\n",
-            "| | seeds | ACC | difference | train purity | old after |",
-            "|---|---|---:|---:|---:|---:|",
-        ]
+        out = []
         for title, found in rows:
             row = Row(title, found, None)
             both = [line for line in found if line["cell"]["seed"] in whole]
             gains = [line["test"]["acc"] - whole[line["cell"]["seed"]] for line in both]
             columns = [spread(row.values("test", "acc")), f"{np.mean(gains):+.3f}" if gains else "-"]
             columns += [spread(row.values("train", "purity")), f"{np.mean(row.old('old_after')):.3f}"]
-            blocks.append(f"| {row.name} | {len(found)} | {' | '.join(columns)} |")
-        blocks.append("")
+            out.append([row.name, str(len(found)), *columns])
+        names = ["", "seeds", "ACC:", "difference:", "train purity:", "old after:"]
+        blocks.append(section(f"### {SETS[dataset]}", "", names, out))
     return "\n".join([*head, *blocks]) if blocks else ""
 
 
@@ -405,24 +387,22 @@ def _variants(lines: Lines, budget: str) -> str:
 
 def _splits(lines: Lines, budget: str) -> str:
     """A line a random split, a column a method, and their means."""
-    blocks, table = [], TABLES["splits"]
-    methods = [method for method, _ in table.rows]
-    for dataset in table.datasets:
+    blocks, planned = [], TABLES["splits"]
+    methods = [method for method, _ in planned.rows]
+    for dataset in planned.datasets:
         rows = []
-        for split in range(table.splits):
+        for split in range(planned.splits):
             cells = [Cell(dataset, m, 0, budget, split=split) for m in methods]
             if all(cell.key in lines for cell in cells):
                 rows.append([lines[cell.key] for cell in cells])
         if rows:
             acc = np.array([[line["test"]["acc"] for line in row] for row in rows])
-            heads = [marked(TITLES[m], [row[i] for row in rows]) for i, m in enumerate(methods)]
-            blocks += [f"### {dataset}\n", f"| new classes | {' | '.join(heads)} |"]
-            blocks.append("|---|" + "---:|" * len(methods))
+            heads = [f"{marked(TITLES[m], [row[i] for row in rows])}:" for i, m in enumerate(methods)]
+            out = []
             for row, values in zip([*[row[0] for row in rows], None], [*acc, acc.mean(axis=0)], strict=True):
                 name = "**mean**" if row is None else ", ".join(row["new_classes"])
-                cells_ = [f"**{v:.3f}**" if v == values.max() else f"{v:.3f}" for v in values]
-                blocks.append(f"| {name} | {' | '.join(cells_)} |")
-            blocks.append("")
+                out.append([name, *(f"**{v:.3f}**" if v == values.max() else f"{v:.3f}" for v in values)])
+            blocks.append(section(f"### {dataset}", "", ["new classes", *heads], out))
     if not blocks:
         return ""
     return "\n".join(
@@ -439,11 +419,11 @@ def terminal_table(what: str, cells: Sequence[Cell], lines: Sequence[Mapping[str
     from rich.table import Table as RichTable
 
     title = TABLES[what].title if what in TABLES else "All tables and figures"
-    table = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD)
+    shown = RichTable(title=title, title_justify="left", box=SIMPLE_HEAD)
     for name in ("set", "method"):
-        table.add_column(name, no_wrap=True)
+        shown.add_column(name, no_wrap=True)
     for name in ("seeds", "ACC", "purity", "paper's"):  # what fits into 80 columns; the page has the rest
-        table.add_column(name, justify="right", no_wrap=True)
+        shown.add_column(name, justify="right", no_wrap=True)
     groups: dict[Cell, list[Mapping[str, Any]]] = {}
     for cell, line in zip(cells, lines, strict=True):
         groups.setdefault(cell._replace(seed=0), []).append(line)
@@ -452,5 +432,5 @@ def terminal_table(what: str, cells: Sequence[Cell], lines: Sequence[Mapping[str
         changes = "".join(f", {k} {v:g}" if isinstance(v, float) else f", {v}" for k, v in cell.changes)
         stated = "" if row.paper is None or cell.changes else f"{row.paper[0]:.3f}"
         numbers = [spread(row.values("test", m)) for m in ("acc", "purity")]
-        table.add_row(cell.dataset, cell.method + changes, str(len(found)), *numbers, stated)
-    return table
+        shown.add_row(cell.dataset, cell.method + changes, str(len(found)), *numbers, stated)
+    return shown

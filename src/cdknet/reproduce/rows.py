@@ -50,3 +50,18 @@ def spread(values: Sequence[float]) -> str:
     if len(values) == 1:
         return mean
     return f"{mean} ± {np.std(values, ddof=1):.3f}".replace("± 0", "± ")
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table as lines of Markdown. A column whose name ends in a colon holds numbers: it is set right."""
+    edges = "".join("---:|" if name.endswith(":") else "---|" for name in columns)
+    lines = [[name.removesuffix(":") for name in columns], *rows]
+    head, *body = [f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in lines]
+    return [head, f"|{edges}", *body]
+
+
+def section(title: str, told: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A heading, what is to be said, and a table; nothing where the table has no rows."""
+    if not rows:
+        return ""
+    return "\n".join([f"{title}\n", *([f"{told}\n"] if told else []), *table(columns, rows), ""])

@@ -10,7 +10,7 @@ import numpy as np
 
 from cdknet.reproduce import paper
 from cdknet.reproduce.plan import TITLES, Cell
-from cdknet.reproduce.rows import SETS, spread
+from cdknet.reproduce.rows import SETS, section, spread
 from cdknet.reproduce.runner import Lines
 from cdknet.runs import read_jsonl
 
@@ -50,20 +50,17 @@ def old_classes_table(lines: Lines, budget: str, classifiers: Sequence[Mapping[s
             alone = [accuracy for accuracy, _ in both]
             among, among_all = ([line[k] for _, line in both] for k in ("old_among_old", "old_after"))
             gap = float(np.mean(among) - np.mean(alone))
-            columns = [spread(alone), spread(among), f"{gap:+.3f}", spread(among_all)]
-            out.append(f"| {title} | {len(both)} | {' | '.join(columns)} |")
-    if not out:
-        return ""
-    head = [
-        "## Old classes, against a plain classifier\n",
+            numbers = [spread(alone), spread(among), f"{gap:+.3f}", spread(among_all)]
+            out.append([title, str(len(both)), *numbers])
+    return section(
+        "## Old classes, against a plain classifier",
         "Held-out samples of old classes: a classifier of these alone with the network of CD-KNet+ "
         "(`benchmarks/supervised.py --network small`), CD-KNet+-Exp asked which of the old classes it is, "
         "the difference, and CD-KNet+-Exp with the new classes competing. The end of stage 3 was "
-        "chosen on such samples of Fashion-MNIST and rf-50-sim: expect some optimism there.\n",
-        "| | seeds | plain classifier | CD-KNet+-Exp, among old | difference | among all |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
+        "chosen on such samples of Fashion-MNIST and rf-50-sim: expect some optimism there.",
+        ["", "seeds", "plain classifier:", "CD-KNet+-Exp, among old:", "difference:", "among all:"],
+        out,
+    )
 
 
 def plain_rivals_table(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -72,22 +69,17 @@ def plain_rivals_table(runs: Sequence[Mapping[str, Any]]) -> str:
     for method, reported in paper.PLAIN.items():
         mine = [run for run in runs if run["method"] == method]
         if mine:
-            columns = [spread([run[m] for run in mine]) for m in ("acc", "nmi", "ari")]
-            images = mine[0]["settings"]["images"]
-            out.append(
-                f"| {TITLES[method]} | {len(mine)} | {images:,} | {' | '.join(columns)} | {reported:.3f} |"
-            )
-    if not out:
-        return ""
-    head = [
-        "# DEC and DAC as their own papers run them\n",
+            numbers = [spread([run[m] for run in mine]) for m in ("acc", "nmi", "ari")]
+            images = f"{mine[0]['settings']['images']:,}"
+            out.append([TITLES[method], str(len(mine)), images, *numbers, f"{reported:.3f}"])
+    return section(
+        "# DEC and DAC as their own papers run them",
         "Ten digits of MNIST, no labels (`benchmarks/rivals_plain.py`; fewer images and epochs than the "
         "papers and, for DAC, a quarter of the filters), so that the rivals above are no straw men. Scores "
-        "of the images that were clustered.\n",
-        "| method | seeds | images | ACC | NMI | ARI | its paper's ACC |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
+        "of the images that were clustered.",
+        ["method", "seeds", "images:", "ACC:", "NMI:", "ARI:", "its paper's ACC:"],
+        out,
+    )
 
 
 def confidence_table(fits: Sequence[Mapping[str, Any]]) -> str:
@@ -97,24 +89,28 @@ def confidence_table(fits: Sequence[Mapping[str, Any]]) -> str:
         mine = [fit for fit in fits if fit["set"] == dataset]
         if mine:
             hidden = [float(np.mean(fit["rehearsed"])) for fit in mine]
-            columns = [spread(hidden), *(spread([fit[k] for fit in mine]) for k in ("expected", "right"))]
-            columns += [spread([fit["error"] for fit in mine])]
-            columns += [spread([fit["ranking"] for fit in mine if fit["ranking"] is not None] or [1.0])]
-            out.append(f"| {title} | {len(mine)} | {' | '.join(columns)} |")
-    if not out:
-        return ""
-    head = [
-        "## Confidence, against the truth\n",
+            numbers = [spread([fit[k] for fit in mine]) for k in ("expected", "right", "error")]
+            ranking = [fit["ranking"] for fit in mine if fit["ranking"] is not None] or [1.0]
+            out.append([title, str(len(mine)), spread(hidden), *numbers, spread(ranking)])
+    return section(
+        "## Confidence, against the truth",
         "CD-KNet+-Exp on the unlabelled samples of the fit (`benchmarks/confidence_study.py`): the share "
         "right of the hidden *old* classes that the confidence is learned on, the share of the new ones "
         "expected to be right, the share that is, the expected calibration error, and how often a right "
         "sample is surer than a wrong one (.5: by chance). The signal, half of which goes by rank, was "
         "chosen on hidden old classes of wifi-csi-30, rf-50-sim and Fashion-MNIST; how an earlier form did "
-        "on the new ones had been seen.\n",
-        "| | seeds | hidden old classes | expected | right | calibration error | right ones surer |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
+        "on the new ones had been seen.",
+        [
+            "",
+            "seeds",
+            "hidden old classes:",
+            "expected:",
+            "right:",
+            "calibration error:",
+            "right ones surer:",
+        ],
+        out,
+    )
 
 
 def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
@@ -134,12 +130,12 @@ def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
         rank = spearmanr([np.mean(mine[c]["rehearsed"]) for c in acc], list(acc.values())).statistic
         best = max(acc, key=lambda c: acc[c])
         won.append(acc[kept] - acc[GIVEN])
-        numbers = f"{acc[GIVEN]:.3f} | {kept}, {acc[kept]:.3f} | {best}, {acc[best]:.3f}"
-        out.append(f"| {name} | {split} | {len(mine)} | {rank:+.2f} | {numbers} |")
+        chosen = [f"{acc[GIVEN]:.3f}", f"{kept}, {acc[kept]:.3f}", f"{best}, {acc[best]:.3f}"]
+        out.append([name, str(split), str(len(mine)), f"{rank:+.2f}", *chosen])
     if not out:
         return ""
-    head = [
-        "## Choosing on hidden old classes, against the outcome\n",
+    return section(
+        "## Choosing on hidden old classes, against the outcome",
         "Random splits of the classes (`benchmarks/tune_study.py`, at most 1,000 samples of a class). Each "
         "candidate of `tune`, of which some came later, is scored on hidden *old* classes and then fitted; "
         "held-out ACC on the really new classes is for this table alone. Rank: the correlation of both "
@@ -147,11 +143,10 @@ def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
         f"less as given: {np.mean(won):+.3f} in the mean of {len(won)} problems, {min(won):+.3f} at worst. "
         "That gains over the options as given count, and not accuracies, was decided after splits 0 and 1 of "
         "digits and wifi-csi-30, where accuracies had once kept something worse: for this rule these four "
-        "are no test.\n",
-        "| set | split | candidates | rank | as given | kept by `tune` | best in hindsight |",
-        "|---|---|---|---:|---:|---:|---:|",
-    ]
-    return "\n".join([*head, *out, ""])
+        "are no test.",
+        ["set", "split", "candidates", "rank:", "as given:", "kept by `tune`:", "best in hindsight:"],
+        out,
+    )
 
 
 def _raced(found: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
