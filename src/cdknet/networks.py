@@ -154,6 +154,11 @@ class Architecture(NamedTuple):
     rectified: bool = True
 
 
+def _pooled_relu(pool: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """ReLU, then the maximum of neighbours: the same the other way round, on a fraction of the values."""
+    return pool, nn.ReLU()
+
+
 def paper_mnist(shape: tuple[int, ...]) -> nn.Sequential:
     """The paper's network for MNIST and Fashion-MNIST: two 3x3 convolutions, one pooling."""
     channels = shape[0] if len(shape) == 3 else 1
@@ -161,8 +166,7 @@ def paper_mnist(shape: tuple[int, ...]) -> nn.Sequential:
         nn.Conv2d(channels, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_pooled_relu(nn.MaxPool2d(2)),
         nn.Dropout(0.25),
         nn.Flatten(),
     )
@@ -173,8 +177,8 @@ def paper_cifar(shape: tuple[int, ...]) -> nn.Sequential:
     channels = shape[0] if len(shape) == 3 else 1
     layers: list[nn.Module] = []
     for width in (32, 64):
-        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3), nn.ReLU()]
-        layers += [nn.MaxPool2d(2), nn.Dropout(0.25)]
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3)]
+        layers += [*_pooled_relu(nn.MaxPool2d(2)), nn.Dropout(0.25)]
         channels = width
     return _channels_last(*layers, nn.Flatten())
 
@@ -185,7 +189,7 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(5):
         layers += [nn.Conv1d(channels, 128, 7, padding=3), nn.ReLU()]
-        layers += [nn.Conv1d(128, 128, 5, padding=2), nn.ReLU(), nn.MaxPool1d(2)]
+        layers += [nn.Conv1d(128, 128, 5, padding=2), *_pooled_relu(nn.MaxPool1d(2))]
         channels = 128
     flattened = 128 * (shape[1] // 32)
     trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(flattened, 256), nn.ReLU())
