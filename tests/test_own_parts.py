@@ -1,5 +1,7 @@
 """A user's own encoder, views and clusterer: known from one another, and told what they need."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -45,6 +47,22 @@ def softer(x, generator):
     return 0.9 * x
 
 
+def scaled(by, power=1):
+    return lambda x, generator: by * x**power
+
+
+class Scaled:
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, x, generator):
+        return self.by * x
+
+
+def scaled_by(x, generator, by=1.0):
+    return by * x
+
+
 @pytest.mark.parametrize(
     "others",
     [
@@ -54,8 +72,25 @@ def softer(x, generator):
         ({"clusterer": KMeans(2, random_state=0)}, {"clusterer": KMeans(2, random_state=1)}),
         ({"views": louder}, {"views": softer}),
         ({"views": louder}, {}),
+        ({"views": eval("lambda x, g: 1.1 * x")}, {"views": eval("lambda x, g: 1.2 * x")}),
+        ({"views": scaled(1.1)}, {"views": scaled(1.2)}),
+        ({"views": partial(scaled_by, by=1.1)}, {"views": partial(scaled_by, by=1.2)}),
+        ({"views": Scaled(1.1)}, {"views": Scaled(1.2)}),
+        ({"views": Scaled(1.1).__call__}, {"views": Scaled(1.2).__call__}),
     ],
-    ids=["weights", "frozen", "function", "options", "views", "views or none"],
+    ids=[
+        "weights",
+        "frozen",
+        "function",
+        "options",
+        "views",
+        "none",
+        "constants",
+        "closures",
+        "partials",
+        "objects",
+        "methods",
+    ],
 )
 def test_a_checkpoint_is_not_taken_up_with_another_part(others, tmp_path):
     first, second = others

@@ -25,7 +25,7 @@ from cdknet.rehearsal import (
     Fold,
     NoRehearsal,
     Rehearsal,
-    check_clusterer,
+    check_rehearsable,
     history_of_one,
     plan_folds,
     rehearse,
@@ -176,7 +176,7 @@ def calibrate(
     """Learn P(right | raw) on hidden old classes. `targets` index `classes`, -1 for unlabelled samples."""
     checkpoint = checkpoint or NoCheckpoint()
     try:
-        check_clusterer(parts.clusterer)
+        check_rehearsable(parts.clusterer)
         folds = plan_folds(targets, params["n_new_classes"], folds=FOLDS, seed=seed)
     except NoRehearsal as reason:
         return not_calibrated(str(reason))

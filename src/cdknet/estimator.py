@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numbers
 import os
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, TransformerMixin
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+)
 from sklearn.utils.validation import _check_feature_names, check_is_fitted
 from torch import nn
 
 import cdknet
 from cdknet.budget import Budget
 from cdknet.confidence import Calibration, calibrate, not_calibrated, raw_confidence
+from cdknet.data.checks import lost_in_float32
 from cdknet.data.openworld import UNLABELED, HiddenTruth
 from cdknet.history import History, Watcher
 from cdknet.inputs import Inputs, check_pixels, check_X
@@ -36,7 +44,7 @@ from cdknet.options import (
     check_choice,
     seconds_of,
 )
-from cdknet.pipeline import Fitted, Parts, run_stages
+from cdknet.pipeline import Fitted, Parts, check_growth, run_stages
 from cdknet.rehearsal import NoRehearsal, stages_of
 from cdknet.runs import (
     FolderCheckpoint,
@@ -50,14 +58,14 @@ from cdknet.runs import (
     storable,
     write_run,
 )
-from cdknet.stages.discover import Clusterer
+from cdknet.stages.discover import Clusterer, check_clusterer
 from cdknet.stages.loop import Checkpoint, Problem, Snapshot, once
 from cdknet.tune import Report, untuned
 from cdknet.tune import tune as search
 from cdknet.views import Views, check_views
 
 
-class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
+class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):
     """Find new classes among unlabelled samples, and learn to predict old and new ones. CD-KNet-Exp.
 
     Give `fit` the labels of old classes and -1 for every sample whose class nobody has named. The
@@ -101,7 +109,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
     pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample; with novelty, -1 for
         those taken for old ones
     spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U
-    stage_networks_ : the network after each stage that there was (not in a loaded model)
+    stage_networks_ : the network after each stage; "expand" is the final one (not in a loaded model)
     given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
     class_confidence_ : for each new class, the mean confidence of its unlabelled samples
     overall_confidence_ : the share of unlabelled samples that are expected to be right
@@ -235,16 +243,23 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         memory map or a tensor. Neither X nor y is changed.
         """
         params = self.checked_params()
+        self._fit_params = dict(params)  # what `save` says of the fit, whatever is set afterwards
         self._refuse_truth(X, y)
         _check_feature_names(self, X, reset=True)
         X = check_X(X)
+        if X.ndim == 2 and X.dtype.itemsize == 8 and len(lost := lost_in_float32(X)):
+            warnings.warn(
+                f"{len(lost)} column(s) of X vary by less than float32, in which networks count, can tell: "
+                f"the first is column {lost[0]}. Subtract the mean first, such as by StandardScaler.",
+                stacklevel=2,
+            )
         labels = encode_labels(y, len(X))
         check_problem(labels, params["n_new_classes"])
         if params["views"] != "auto":
             check_views(params["views"], tuple(X.shape[1:]))
         problem = Problem.from_arrays(X, labels.targets)
         seed = None
-        if self.random_state is None and self.checkpoint_dir is not None:
+        if self.checkpoint_dir is not None and not isinstance(self.random_state, numbers.Integral):
             seed = seed_of_job(self.checkpoint_dir)
         if seed is None:
             seed = _seed_of(self.random_state)
@@ -257,6 +272,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         tuning: Report | None = None
         try:
             if tunes:
+                check_growth(problem, params, parts)  # before the search, not after
                 if isinstance(checkpoint, FolderCheckpoint):
                     checkpoint.begin()
                 tuning = self._tuned(X, labels, params, parts, seed, history, checkpoint)
@@ -381,7 +397,8 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
 
     def checked_params(self) -> dict[str, Any]:
         """Every parameter by name, if all of them hold what they must."""
-        params: dict[str, Any] = self.get_params(deep=False)
+        given = self.get_params(deep=False).items()
+        params: dict[str, Any] = {k: v.item() if isinstance(v, np.generic) else v for k, v in given}
         if callable(self.views):
             params["views"] = "auto"  # an option's value; the function itself goes its own way
         for options in ALL_OPTIONS:
@@ -390,12 +407,7 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
         if self.encoder is not None and not isinstance(self.encoder, nn.Module):
             raise TypeError(f"encoder must be a torch.nn.Module. Got {type(self.encoder).__name__}.")
-        if self.clusterer is not None and not (
-            callable(self.clusterer) or hasattr(self.clusterer, "fit_predict")
-        ):
-            raise TypeError(
-                f"clusterer must have fit_predict or be a function. Got {type(self.clusterer).__name__}."
-            )
+        check_clusterer(self.clusterer, self.n_new_classes, self.method)
         trains = self.network not in ("none", "pca")
         if not trains and (self.method not in ("sscd", "spectral") or self.expansion != "none"):
             raise ValueError(
@@ -403,13 +415,24 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
                 f"'spectral', and expansion 'none'. Got {self.method!r} and {self.expansion!r}. For "
                 "embeddings of your own, leave network as 'auto': a small network is trained on them."
             )
+        if self.novelty and (not trains or self.method == "cd-knet+"):
+            raise ValueError(
+                "novelty needs a stage 1 on the old classes. Got a method or network without one. Take "
+                "another, such as method 'sscd' or 'cd-knet'."
+            )
+        for name in ("checkpoint_dir", "stage_cache"):
+            place = getattr(self, name)
+            if place is not None and Path(place).exists() and not Path(place).is_dir():
+                raise ValueError(f"{name} must be a folder, or not be there yet. Got the file {place}.")
+        if not isinstance(self.watchers, Iterable) or not all(map(callable, self.watchers)):
+            raise TypeError(f"watchers must be a list of functions. Got {self.watchers!r:.100}.")
         device_of(self.device)
         return params
 
     def used_params(self) -> dict[str, Any]:
         """Every parameter by name as the fit used it: what `tune` chose in the place of what was given."""
         chosen = (getattr(self, "tuning_", None) or {}).get("options", {})
-        return {**self.get_params(deep=False), **chosen}
+        return {**self._fit_params, **chosen}
 
     @staticmethod
     def _refuse_truth(*arguments: Any) -> None:
@@ -441,6 +464,11 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
             second = [*first, [job[f.name] for f in fields(DiscoverOptions) if f.name not in cut]]
             keys |= {"discover": second, "cluster": [*second, [job[name] for name in cut]]}
         return keys
+
+    @property
+    def _n_features_out(self) -> int:
+        """For scikit-learn, which names the columns of `transform`."""
+        return int(self.embedding_.shape[1])
 
     # Answering
 
@@ -534,6 +562,9 @@ class ClassDiscovery(ClassifierMixin, TransformerMixin, BaseEstimator):
         most 4 GB; not with `samples=False`.
         """
         X = getattr(self, "_samples", None) if samples else None
+        if X is not None and samples_digest(X) != self._samples_digest:
+            warnings.warn("X was changed since the fit: the samples are not kept with the run.", stacklevel=2)
+            X = None
         run = replace(self.to_run(), samples=None if X is None else storable(X))
         return write_run(Path(folder), run, force=force)
 

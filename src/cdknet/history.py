@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from cdknet.budget import Budget
 
 Row = dict[str, Any]
@@ -46,7 +48,7 @@ class History(list[Row]):
         """Append `row`, show it, and say whether a watcher answered True."""
         self.append(row)
         answers = [watch(row) for watch in self.watchers]  # all of them first: no one is skipped
-        return any(answer is True for answer in answers)
+        return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
 
     def progress(self, stage: str, done: float, total: int) -> None:
         for watcher in self.watchers:

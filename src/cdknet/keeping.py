@@ -35,7 +35,7 @@ def run_of(model: ClassDiscovery, ids: Sequence[str] | None, config: Mapping[str
     weights["pseudo_labels"] = model.pseudo_labels_
     return Run(
         config={
-            "options": {k: plain(v) for k, v in model.checked_params().items() if k not in UNSAVED},
+            "options": {k: plain(v) for k, v in model._fit_params.items() if k not in UNSAVED},
             "blueprint": model.blueprint_._asdict(),
             "feature_names": list(getattr(model, "feature_names_in_", [])) or None,
             "classes": model.classes_.tolist(),
@@ -63,7 +63,7 @@ def run_of(model: ClassDiscovery, ids: Sequence[str] | None, config: Mapping[str
         },
         history=model.history_,
         weights=weights,
-        embedding={"features": model.embedding_},
+        embedding={"features": model.embedding_, "confidence": model.confidence_},
         labels=[
             {
                 "id": name,
@@ -84,6 +84,7 @@ def restored(kind: type[ClassDiscovery], run: Run, encoder: nn.Module | None, de
         known = {f for f in kind().get_params() if f not in UNSAVED}
         options = {k: from_plain(v) for k, v in config["options"].items() if k in known}
         new = kind(**options, encoder=encoder, device=device)
+        new._fit_params = new.get_params(deep=False)
         blueprint = Blueprint(
             **{**config["blueprint"], "sample_shape": tuple(config["blueprint"]["sample_shape"])}
         )
@@ -99,7 +100,8 @@ def restored(kind: type[ClassDiscovery], run: Run, encoder: nn.Module | None, de
         labels = np.array([row["label"] for row in run.labels])
         new.labels_ = labels.astype(classes.dtype)
         new.given_ = np.array([row["given"] == "1" for row in run.labels])
-        new.confidence_ = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
+        told = [row["confidence"] for row in run.labels]  # to four digits
+        new.confidence_ = np.asarray(run.embedding.get("confidence", told), dtype=np.float32)
         new.chosen_ = config.get("chosen", {})
         new.spent_, new.tuning_ = config.get("spent", {}), config.get("tuning")
         new.calibration_ = config.get("confidence", {}).get("calibration", {"calibrated": False})

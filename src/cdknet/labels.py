@@ -46,7 +46,7 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
         raise ValueError(
             f"y must have one label a sample ({n}). Got {len(y)}: inconsistent numbers of samples."
         )
-    if y.dtype.kind == "O":
+    if y.dtype.kind in "OT":  # T: numpy's own text of any length
         y = _labels_from_objects(y)
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), UNLABELED, y)  # as pandas writes whole numbers with gaps
@@ -57,8 +57,12 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
                 "Unknown label type: continuous. y must hold whole numbers or names. Got fractions."
             )
         y = y.astype(np.int64)
-    if y.dtype.kind in "SU":
-        y = y.astype(np.str_)
+    if y.dtype.kind == "S":
+        try:
+            y = np.char.decode(y, "utf-8")
+        except UnicodeDecodeError:
+            raise ValueError("y must be text or numbers. Got bytes that are not UTF-8.") from None
+    if y.dtype.kind == "U":
         unknown = (y == str(UNLABELED)) | (np.char.strip(y) == "")
     elif y.dtype.kind in "iub":
         if y.dtype.kind == "u" and y.max(initial=0) > np.iinfo(np.int64).max:
@@ -79,11 +83,11 @@ def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
     values = [UNLABELED if _is_missing(v) else v for v in y.tolist()]
     if all(isinstance(v, (int, np.integer)) for v in values):
         return np.array(values, dtype=np.int64)
-    if all(isinstance(v, str) or (isinstance(v, (int, np.integer)) and v == UNLABELED) for v in values):
+    if all(isinstance(v, str) or (isinstance(v, (int, float, np.number)) and v == UNLABELED) for v in values):
         return np.array([v if isinstance(v, str) else str(UNLABELED) for v in values])
     if all(isinstance(v, (int, float, np.number)) for v in values):
         return np.array(values, dtype=np.float64)
-    odd = next(v for v in values if not isinstance(v, str))
+    odd = next(v for v in values if not isinstance(v, str) and v != UNLABELED)
     raise ValueError(f"Unknown label type: y must hold whole numbers or names. Got {odd!r} among them.")
 
 

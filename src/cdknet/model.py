@@ -40,17 +40,18 @@ class Blueprint(NamedTuple):
                 if own
                 else "This model was made with a built-in network: leave encoder out."
             )
-        network = build_network(
-            self.sample_shape,
-            self.n_old_classes,
-            architecture="auto" if older else self.architecture,
-            encoder=encoder,
-            feature_size=self.feature_size,
-            statistics=(torch.zeros(self.statistics_size), torch.ones(self.statistics_size)),
-        )
-        if self.expansion == "none":
-            return network
-        return grow(network, self.expansion, self.n_new_classes, self.extra_units).network
+        with torch.random.fork_rng(devices=[]):  # the caller's own randomness goes on as it was
+            network = build_network(
+                self.sample_shape,
+                self.n_old_classes,
+                architecture="auto" if older else self.architecture,
+                encoder=encoder,
+                feature_size=self.feature_size,
+                statistics=(torch.zeros(self.statistics_size), torch.ones(self.statistics_size)),
+            )
+            if self.expansion == "none":
+                return network
+            return grow(network, self.expansion, self.n_new_classes, self.extra_units).network
 
 
 class Model(NamedTuple):

@@ -169,7 +169,9 @@ class DiscoverOptions(Options):
     )
     discover_batch_size: int = option(1024, "stage 2: samples in a mini-batch kernel", least=4)
     discover_learning_rate: float | None = option(
-        None, "stage 2: Adam's learning rate; unset: as in stage 1", above=0
+        None,
+        "stage 2: its learning rate; unset: as in stage 1 (CD-KNet+ rises to twice it, DEC takes a tenth)",
+        above=0,
     )
     subsample: float = option(
         0.05, "stage 2: share of the old and of the new samples that the kernel is built on", above=0, most=1

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import hashlib
+import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +34,7 @@ from cdknet.rivals.dec import discover_dec
 from cdknet.rivals.pairwise import discover_pairwise
 from cdknet.rivals.spectral import spectral_clustering
 from cdknet.rivals.sscd import is_novel, novelty_threshold, sscd_dynamic, sscd_static
-from cdknet.runs import fingerprint, plain
+from cdknet.runs import fingerprint
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
 from cdknet.stages.discover import Clusterer, view_function, view_name, wanted_classes
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
@@ -82,12 +86,54 @@ def _identity(part: Any) -> list[Any] | None:
     if isinstance(part, nn.Module):
         weights = [weight.detach().cpu().float().numpy() for weight in part.state_dict().values()]
         return [repr(part), fingerprint(*weights), [weight.requires_grad for weight in part.parameters()]]
-    code = getattr(part, "__code__", None)
-    if code is not None:
-        body = np.frombuffer(code.co_code + repr(code.co_names).encode(), np.uint8)
-        return [part.__module__, part.__qualname__, fingerprint(body)]
-    options = part.get_params() if hasattr(part, "get_params") else {}
-    return [type(part).__module__, type(part).__qualname__, {k: plain(v) for k, v in options.items()}]
+    told = hashlib.sha256(json.dumps(_told(part)).encode()).hexdigest()
+    return [getattr(part, "__qualname__", type(part).__qualname__), told]
+
+
+DEEPEST = 8  # how far into a user's own part is looked, so that one that holds itself has an end
+
+
+def _told(value: Any, depth: int = 0) -> Any:
+    """What tells a value from another, for JSON: of functions their code and what it holds on to."""
+    if depth > DEEPEST or value is None or isinstance(value, bool | int | float | str | bytes):
+        return repr(value) if depth <= DEEPEST else ""
+    if isinstance(value, np.ndarray | Tensor):
+        return fingerprint(np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value))
+    if isinstance(value, nn.Module):
+        return _identity(value)
+
+    def walk(parts: Iterable[Any]) -> list[Any]:
+        return [_told(part, depth + 1) for part in parts]
+
+    if isinstance(value, list | tuple):
+        return walk(value)
+    if isinstance(value, dict):
+        return walk(sorted(value.items(), key=lambda item: str(item[0])))
+    if isinstance(value, CodeType):
+        return [value.co_code.hex(), list(value.co_names), walk(value.co_consts)]
+    if isinstance(value, functools.partial):
+        return walk([value.func, value.args, value.keywords])
+    if isinstance(value, MethodType):
+        return walk([value.__func__, value.__self__])
+    if isinstance(value, FunctionType):
+        closure = [cell.cell_contents for cell in value.__closure__ or ()]
+        where = [value.__module__, value.__qualname__]
+        return [where, *walk([value.__code__, value.__defaults__, value.__kwdefaults__, closure])]
+    if isinstance(value, type | ModuleType | BuiltinFunctionType):
+        return [getattr(value, "__module__", ""), value.__name__]
+    held = value.get_params() if hasattr(value, "get_params") else getattr(value, "__dict__", {})
+    return [type(value).__module__, type(value).__qualname__, *walk([held])]
+
+
+def check_growth(problem: Problem, params: Mapping[str, Any], parts: Parts) -> None:
+    """Raise if the network that the options mean cannot be expanded as they say."""
+    if params["expansion"] != "all":
+        return
+    shape = problem.inputs.sample_shape
+    name = network_name(params["network"], params["method"], shape)
+    with seeded(0):
+        network = build_network(shape, problem.n_old_classes, architecture=name, encoder=parts.encoder)
+    check_growable(network.trunk)
 
 
 def run_stages(
@@ -199,11 +245,6 @@ def _novel_ones(
     network: Network, problem: Problem, first: PretrainOptions, second: DiscoverOptions, seed: int
 ) -> Tensor:
     """SSCD's novelty detector: which unlabelled samples stage 1 is less sure of than of held-out old ones."""
-    if isinstance(network, Projection) or second.method == "cd-knet+":
-        raise ValueError(
-            "novelty needs a stage 1 on the old classes. Got a method or network without one. Take another, "
-            "such as method 'sscd' or 'cd-knet'."
-        )
     held = problem.old_rows[held_out_positions(problem, first, seed)]
     threshold = novelty_threshold(embed(network, problem.inputs, held, normalize=False).logits)
     novel = is_novel(embed(network, problem.inputs, problem.new_rows, normalize=False).logits, threshold)

@@ -57,7 +57,7 @@ class Rehearsal(NamedTuple):
         return clustering_accuracy(self.truth, self.labels)
 
 
-def check_clusterer(clusterer: Clusterer | None) -> None:
+def check_rehearsable(clusterer: Clusterer | None) -> None:
     """Raise if it cannot be asked for as many classes as a rehearsal hides."""
     if hasattr(clusterer, "fit_predict"):
         raise NoRehearsal("a clusterer of your own finds a number of classes of its own")

@@ -497,12 +497,14 @@ class StageCache:
     """Keeps finished stages for other fits: one file for each stage and what decided its outcome.
 
     `keys` says, for each stage that may be shared, what decided it. `inner` keeps what is not finished.
+    A stage that a watcher cut short is not shared, nor are those after it, which start from it.
     """
 
     def __init__(
         self, folder: str | Path, keys: Mapping[str, Any], inner: FolderCheckpoint | None = None
     ) -> None:
         self.folder, self.inner = Path(folder), inner
+        self._cut = False
         self._names = {
             stage: f"{stage}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.safetensors"
             for stage, key in keys.items()
@@ -510,14 +512,16 @@ class StageCache:
 
     def load(self, stage: str) -> Snapshot | None:
         begun = None if self.inner is None else self.inner.load(stage)
+        self._cut |= begun is not None and bool(begun.facts.get("cut"))
         if begun is not None or stage not in self._names:
             return begun
-        return _read_snapshot(self.folder / self._names[stage])
+        return None if self._cut else _read_snapshot(self.folder / self._names[stage])
 
     def save(self, stage: str, snapshot: Snapshot) -> None:
         if self.inner is not None:
             self.inner.save(stage, snapshot)
-        if snapshot.done and stage in self._names:
+        self._cut |= bool(snapshot.facts.get("cut"))
+        if snapshot.done and stage in self._names and not self._cut:
             self.folder.mkdir(parents=True, exist_ok=True)
             _write_snapshot(self.folder / self._names[stage], snapshot)
 

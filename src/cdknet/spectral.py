@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from scipy.sparse import coo_array, diags_array
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from cdknet.hsic import center, gaussian_kernel
@@ -80,7 +80,7 @@ def _arpack(M: Tensor, r: int, centered: bool) -> tuple[Tensor, Tensor]:
     single = M.dtype == torch.float32
     try:
         values, vectors = _leading(product, len(M), r, 1e-4 if single else 1e-10, single)
-    except ArpackNoConvergence:  # the matrix is hard: pay for the exact answer
+    except ArpackError:  # the matrix is hard: pay for the exact answer
         full = torch.linalg.eigh(center(M) if centered else M)
         return full.eigenvalues[-r:], full.eigenvectors[:, -r:]
     return torch.from_numpy(values).to(M), torch.from_numpy(vectors).to(M)
@@ -99,7 +99,7 @@ def _leading(
     ncv = min(n, max(2 * r + 1, 20))
     try:
         values, vectors = eigsh(operator, k=r, which="LA", v0=start, ncv=ncv, tol=tolerance)
-    except ArpackNoConvergence:
+    except ArpackError:
         values, vectors = eigsh(operator, k=r, which="LA", v0=start, ncv=min(n, 4 * ncv), tol=tolerance)
     order = np.argsort(values)
     return values[order], vectors[:, order].copy()
@@ -206,7 +206,11 @@ def neighbor_embedding(z: Tensor, r: int, *, neighbors: int = 15) -> Eigenpairs:
     W = W.maximum(W.T)
     inverse_root = 1 / np.sqrt(np.maximum(W.sum(axis=1), 1e-300))
     W = (diags_array(inverse_root) @ W @ diags_array(inverse_root)).tocsr()
-    values, vectors = _leading(lambda x: _center(W @ _center(x)), n, r, 1e-7)
+    try:
+        values, vectors = _leading(lambda x: _center(W @ _center(x)), n, r, 1e-7)
+    except ArpackError:  # many samples that are the same: pay for the exact answer
+        whole = np.linalg.eigh(center(torch.from_numpy(W.toarray())).numpy())
+        values, vectors = whole.eigenvalues[-r:], np.ascontiguousarray(whole.eigenvectors[:, -r:])
     pairs = torch.from_numpy(values), torch.from_numpy(vectors)
     return Eigenpairs(pairs[0].flip(0).to(z), _fix_signs(pairs[1].flip(1).to(z)))
 

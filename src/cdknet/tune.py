@@ -19,7 +19,15 @@ from cdknet.budget import Budget
 from cdknet.history import History
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, network_name
-from cdknet.rehearsal import Fold, NoRehearsal, check_clusterer, history_of_one, plan_folds, rehearse, reread
+from cdknet.rehearsal import (
+    Fold,
+    NoRehearsal,
+    check_rehearsable,
+    history_of_one,
+    plan_folds,
+    rehearse,
+    reread,
+)
 from cdknet.runs import append_jsonl, fingerprint, read_jsonl
 from cdknet.stages.discover import view_name
 from cdknet.stages.plus import suited
@@ -66,7 +74,7 @@ def tune(
     Under a time budget fits are made, none of them shortened, while there is time for `tune`; with `if_room`
     only if the budget is worth `ROOM` of the first.
     """
-    check_clusterer(parts.clusterer)
+    check_rehearsable(parts.clusterer)
     plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=seed)
     own_parts = {"network": parts.encoder, "views": parts.views, "readout": parts.clusterer}
     taken = [option for option, own in own_parts.items() if own is not None]

@@ -25,6 +25,7 @@ from .checks import (
     is_number,
     justified,
     labels_from_text,
+    lost_in_float32,
     readable_file,
     reason,
     reshaped,
@@ -39,6 +40,7 @@ LABEL_NAMES = ("label", "labels", "class", "target")  # taken as the label colum
 ID_NAMES = ("id", "ids")
 MOST_CATEGORIES = 64  # values of one text column; more look like names, not categories
 LONGEST_ROW = 4 * 2**20  # characters of one CSV row
+FEW = 16  # rows of a block, to say how much a column varies
 BLOCK_CHARACTERS = 2**20  # CSV text turned into numbers in one go
 GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}  # how a cell says that its number is not known
 MEND = (
@@ -74,6 +76,7 @@ class Feature:
         self.name, self.is_text = name, is_text
         self.blocks: list[AnyArray] = []
         self.codes: dict[str, int] = {}
+        self.lost = False  # its numbers differ by less than float32 tells
 
     def encode(self, path: Path, cells: Sequence[str]) -> None:
         codes = self.codes
@@ -269,6 +272,9 @@ def _take(
                 f"{path}: column {name!r} starts with a number, so every row must have one. "
                 f"Got {got} in row {start + i}. {MEND}"
             ) from None
+        if len(wide) >= FEW:
+            for at in lost_in_float32(np.nan_to_num(wide, posinf=0, neginf=0)):
+                features[roles.features.index(numbers[at])].lost = True
         with np.errstate(over="ignore"):
             values = wide.astype(np.float32)  # beyond float32 becomes infinite and is reported as such
     at = 0
@@ -336,6 +342,9 @@ def assemble(
         else:
             numbers[feature.name] = at
             heads.append(feature.name)
+            if feature.lost:
+                what = "varies by less than float32 can tell: subtract its mean, or drop it"
+                notes.append(f"column {feature.name!r} {what}")
     fills = _fill(path, X, numbers, asked.fill, notes)
     finite(path, X, where=lambda at: f"row {at[0]}, column {heads[at[1]]!r}", mend=MEND)
     y = None

@@ -126,6 +126,8 @@ def discover_dac(
     samples not seen.
     """
     k = wanted_classes(options)
+    if len(problem.new_rows) < 2:
+        raise ValueError("method 'dac' learns from pairs: there must be 2 unlabelled samples. Got 1.")
     network = copy.deepcopy(network)
     with seeded(derive_seed(seed, "dac head")):
         head = cluster_head(network.penultimate.out_features, k).to(network.device)

@@ -95,6 +95,8 @@ def sscd_dynamic(
         """Give the best separated cluster of what is left the number `found`; how separated it is."""
         labels = loop.tensors["pseudo_labels"].clone()
         left = (labels < 0).nonzero()[:, 0]
+        if len(left) < k - found:  # samples that are all alike: what was found took them all
+            return 0.0
         z = embed(network, problem.inputs, rows[left], normalize=options.normalize_features).features
         parts = cluster(z, k - found, clusterer, restarts=options.kmeans_restarts, seed=seed)
         scores = separation(z, parts, k - found)

@@ -106,7 +106,8 @@ def discover(
             sigma = options.sigma_scale * median_distance(z)
         except ValueError as collapsed:
             raise FloatingPointError(
-                f"Stage discover, epoch {loop.epoch + 1}: {collapsed} Lower discover_learning_rate."
+                f"Stage discover, epoch {loop.epoch + 1}: {collapsed} "
+                + ("Lower discover_learning_rate." if loop.epoch else "Are the samples of X all alike?")
             ) from None
         if options.kernel == "neighbors":
             return neighbor_embedding(z, r, neighbors=options.neighbors).vectors, sigma
@@ -169,7 +170,7 @@ def cluster_term(z: Tensor, U: Tensor, sigma: float, *, n_rows: int) -> Tensor:
 
 
 def label_term(z: Tensor, Y: Tensor, sigma: float, *, n_classes: int) -> Tensor:
-    """HSIC(f(X_l), Y) of a batch, the second term of Eq. (9): r HSIC(K, Y Yᵀ), K as it is (section III.A).
+    """HSIC(f(X_l), Y) of a batch, the second term of Eq. (9): r HSIC(K, Y Yᵀ), K as it is (section IV.A).
 
     Times r, as the rows of √N U have a squared length of r in the mean and those of Y have 1: so λ weighs
     rows of equal length, however many classes there are.
@@ -212,6 +213,30 @@ def endless_batches(rows: int, size: int, generator: torch.Generator) -> Iterato
     """Batches of one pass after another."""
     while True:
         yield from batches(rows, size, generator)
+
+
+def check_clusterer(clusterer: Any, n_new_classes: int | None, method: str) -> None:
+    """Raise for a clusterer that cannot give what is asked of it, before anything is trained."""
+    if clusterer is None:
+        return
+    is_estimator = hasattr(clusterer, "fit_predict")
+    if isinstance(clusterer, type) or not (callable(clusterer) or is_estimator):
+        got = f"the class {clusterer.__name__}" if isinstance(clusterer, type) else type(clusterer).__name__
+        raise TypeError(f"clusterer must have fit_predict or be a function. Got {got}. Make one: with ().")
+    if not is_estimator:
+        return
+    if method == "sscd-dynamic":
+        raise ValueError(
+            "clusterer must be a function of (features, n_clusters, seed) for method 'sscd-dynamic', which "
+            f"asks for fewer classes from round to round. Got {type(clusterer).__name__}."
+        )
+    options = clusterer.get_params() if hasattr(clusterer, "get_params") else {}
+    for name in ("n_clusters", "n_components"):
+        if options.get(name) is not None and options[name] != n_new_classes:
+            raise ValueError(
+                f"clusterer must look for n_new_classes={n_new_classes} classes. Got one with "
+                f"{name}={options[name]}."
+            )
 
 
 def cluster(

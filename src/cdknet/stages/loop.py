@@ -179,7 +179,10 @@ class Loop:
             self.epoch += 1
             row = {"stage": self.stage, "epoch": self.epoch, **row, "seconds": time.perf_counter() - start}
             self.rows.append(row)
-            self.stopped |= self.history.add(**row) or self._time_share() >= 1
+            asked = self.history.add(**row) or self._time_share() >= 1
+            if asked and not self.stopped and self.epoch < limit:
+                self.facts["cut"] = True  # it would have gone on
+            self.stopped |= asked
             self.history.progress(self.stage, self.epoch, limit)
             self._save()
         self.history.progress(self.stage, limit, limit)
