@@ -257,7 +257,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         check_problem(labels, params["n_new_classes"])
         if params["views"] != "auto":
             check_views(params["views"], tuple(X.shape[1:]))
-        problem = Problem.from_arrays(X, labels.targets)
+        problem = Problem.from_checked(X, labels.targets)
         seed = None
         if self.checkpoint_dir is not None and not isinstance(self.random_state, numbers.Integral):
             seed = seed_of_job(self.checkpoint_dir)

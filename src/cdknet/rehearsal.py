@@ -121,7 +121,7 @@ def rehearse(
     left = np.setdiff1d(np.unique(known), fold.hidden)
     is_hidden = np.isin(known, fold.hidden)
     y = np.where(is_hidden, UNLABELED, np.searchsorted(left, known))
-    problem = Problem.from_arrays(np.asarray(X[fold.rows]), y)
+    problem = Problem.from_checked(np.asarray(X[fold.rows]), y)
     short = short_form(params, len(fold.hidden), pace)
     if params["method"] == "cd-knet+":  # as in the fit, which has more old classes
         options = DiscoverOptions.pick(params)

@@ -35,7 +35,12 @@ class Problem(NamedTuple):
     @classmethod
     def from_arrays(cls, X: NDArray[Any], y: NDArray[np.integer[Any]]) -> Problem:
         """From samples and class numbers 0, 1, ... with -1 where the class is not known."""
-        inputs, labels = Inputs(check_X(X)), torch.as_tensor(np.asarray(y, dtype=np.int64))
+        return cls.from_checked(check_X(X), y)
+
+    @classmethod
+    def from_checked(cls, X: NDArray[Any], y: NDArray[np.integer[Any]]) -> Problem:
+        """The same of samples that `check_X` has looked at: they are not read again."""
+        inputs, labels = Inputs(X), torch.as_tensor(np.asarray(y, dtype=np.int64))
         known = labels >= 0
         targets = labels[known]
         n_old = int(targets.max()) + 1 if len(targets) else 0
