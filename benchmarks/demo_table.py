@@ -70,7 +70,7 @@ def main() -> None:
         f"Written by `python benchmarks/demo_table.py` on a {os.cpu_count()}-core CPU, {SEEDS} seeds. "
         "scikit-learn's digits: the labels of",
         "0-4 are given, 5-9 are to be found; 1,437 samples for the fit and 360 held out. One fit of CD-KNet+ took "
-        f"{np.mean(seconds):.0f} s of a processor.",
+        f"{np.mean(seconds):.0f} s of one core.",
         "",
         "ACC is one cluster for one class (Hungarian). Every method here knows which samples are of new classes; the",
         "last table is without that knowledge. CD-KNet and CD-KNet-Exp are the paper's objective (`method=cd-knet`).",
