@@ -210,7 +210,7 @@ def test_a_column_is_not_another_kind_of_column_of_that_name():
     ids, text = np.array(["a", "b"]), ("age", "colour")
     here = data.Samples(X, None, ids, "t.csv", columns=("age=(blank)", "colour=red"), categories=text)
     assert here.aligned(("colour=blue", "age=old")).X.tolist() == [[0, 0], [0, 0]]
-    with pytest.raises(ValueError, match="no column 'age'"):
+    with pytest.raises(ValueError, match="text in column 'age', which held numbers"):
         here.aligned(("age", "colour=red"))
     numbers = data.Samples(X[:, :1], None, ids, "t.csv", columns=("age",))
     with pytest.raises(ValueError, match="no column 'age=old'"):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import cdknet
+from cdknet.data.checks import row_ids
 from cdknet.model import Blueprint, Model, device_of
 from cdknet.runs import Run, from_plain, plain
 
@@ -23,7 +24,7 @@ UNSAVED = ("encoder", "clusterer", "checkpoint_dir", "stage_cache", "watchers", 
 
 def run_of(model: ClassDiscovery, ids: Sequence[str] | None, config: Mapping[str, Any]) -> Run:
     """A fitted estimator as a run; `ids` name its samples, `config` is added to config.json."""
-    names = [str(i) for i in (range(len(model.labels_)) if ids is None else ids)]
+    names = [str(name) for name in (row_ids(len(model.labels_)) if ids is None else ids)]
     if len(names) != len(model.labels_):
         raise ValueError(f"ids must name every sample ({len(model.labels_)}). Got {len(names)}.")
     new = np.isin(model.labels_, model.classes_[-model.n_new_classes_ :])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ def illustrated(run: Run, X: NDArray[Any]) -> Run:
         np.array([str(c) for c in run.config["classes"]]),
         run.config["blueprint"]["n_new_classes"],
     )
-    points = map_2d(run.embedding["features"], seed=run.config["seed"])
+    points = map_2d(run.embedding["features"], seed=run.config["seed"] % 2**32)
     drawn = {
         "map.png": draw_map(points, labels, classes, n_new),
         "gallery.png": draw_gallery(X, labels, confidence, classes[len(classes) - n_new :].tolist()),
@@ -201,5 +202,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
+    with warnings.catch_warnings():  # letters that the font has not got are drawn as boxes
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

@@ -98,8 +98,21 @@ def from_plain(value: Any) -> Any:
     return float("inf") if value == "inf" else value
 
 
+def check_writable(path: Path) -> None:
+    """Raise unless a file or folder of that name could be made: before the work, not after it."""
+    above = path.absolute().parent
+    while not above.exists() and above != above.parent:
+        above = above.parent
+    if not path.name:
+        raise ValueError(f"{path} must have a name, such as run or out.csv. Got a place only.")
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        what = "which you may not write to" if above.is_dir() else "which is a file"
+        raise PermissionError(f"{path} must lie in a folder you may write to. Got {above}, {what}.")
+
+
 def check_target(folder: Path, force: bool) -> None:
     """Raise if `folder` may not be written: something is there, and `force` was not said."""
+    check_writable(folder)
     if folder.exists() and not force:
         raise FileExistsError(
             f"{folder} must not exist yet. Got a {'folder' if folder.is_dir() else 'file'} of that name. "
@@ -207,6 +220,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"{path} must list the run's files. Got {files if files is None else sorted(files)}."
         )
+    if missing := {"options", "blueprint", "classes", "seed"} - config.keys():
+        raise ValueError(f"{path} must be whole. Got nothing on {min(missing)}: the run is damaged.")
     return config
 
 

@@ -135,8 +135,8 @@ def test_labels_are_numbers_only_where_all_are_plain_whole_numbers(labels, expec
     [
         ("a,b\n1,2\n3\n", "every row must have 2 cells.*Got 1 in row 1"),
         ("a,b\n1,2\n3,4,5\n", "every row must have 2 cells.*Got 3 in row 1"),
-        ("a,b\n1,2\n3,\n", "column 'b' starts with a number.*Got a blank cell in row 1"),
-        ("a,b\n1,2\n3,4O\n", "column 'b' starts with a number.*Got '4O' in row 1"),
+        ("a,b\n1,2\n3,\n", "column 'b' holds numbers.*Got a blank cell in row 1"),
+        ("a,b\n1,2\n3,4O\n", "column 'b' holds numbers.*Got '4O' in row 1"),
         ("a,b\n1,x\n3,4\n", "column 'b' starts with text.*Got the number 4 in row 1"),
         ("a,b\n", "at least one row of values"),
         ("\n\n \n", "blank lines only"),

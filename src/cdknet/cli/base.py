@@ -28,12 +28,15 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0)]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0, max=2**32 - 1)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 DataPath = Annotated[
-    str, typer.Argument(metavar="DATA", help="A file, a folder of images, or a set by name.")
+    str,
+    typer.Argument(metavar="DATA", help="A file, an image folder, or a set by name (its training part)."),
 ]
+
+MANY_FILES, MANY_SAMPLES = 500, 20_000  # from so many on, reading or predicting them has a bar
 
 # How to read DATA: the options of cdknet.data.open, declared once for every command that takes DATA.
 READING: dict[str, tuple[Any, str]] = {
@@ -117,6 +120,7 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     import numpy as np
 
     import cdknet.data as sources
+    from cdknet.data.files import is_image_folder
 
     if data in sources.names() and not Path(data).exists():
         flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
@@ -136,7 +140,10 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     if "drop" in given:
         given["drop"] = [name.strip() for name in given["drop"].split(",") if name.strip()]
     labels = given.pop("labels", None)
-    samples = sources.open(data, **given)
+    with bar_of("read", MANY_FILES) as show:
+        if Path(data).is_dir() and is_image_folder(data):
+            given["progress"] = show
+        samples = sources.open(data, **given)
     return (samples if labels is None else sources.attach_labels(samples, labels)), None
 
 
@@ -144,19 +151,29 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
     """A user's file, read as the data of the run were: images of their size, columns in their order,
     without those that were dropped, gaps filled with the same numbers.
     """
-    from cdknet.data.files import is_image_folder, is_table
+    from dataclasses import replace
+    from math import prod
+
+    from cdknet.data.files import is_image_folder, is_recording, is_table
     from cdknet.data.images import is_image_shape
     from cdknet.runs import read_config
 
     config = read_config(run)
-    shape, columns = config.get("blueprint", {}).get("sample_shape", ()), config.get("columns")
+    shape = tuple(config.get("blueprint", {}).get("sample_shape", ()))
+    columns = config.get("columns") or config.get("feature_names")  # of a table, or of a data frame
     asked = reading.get("shape") is not None or reading.get("image_size") is not None
     if not asked and is_image_shape(shape) and Path(data).is_dir() and is_image_folder(data):
         reading = {**reading, "shape": "x".join(map(str, shape))}
     if columns is not None and Path(data).exists() and is_table(data):
         filled = config.get("fills") if reading.get("fill") is not False else None
-        reading = {**reading, "drop_if_there": config.get("dropped"), "fill": filled or reading.get("fill")}
+        known = {f"{role}_if_there": config.get(f"{role}_column") for role in ("label", "id")}
+        reading = {**reading, **known, "drop_if_there": config.get("dropped")}
+        reading["fill"] = filled or reading["fill"]
+    if len(shape) == 2 and reading.get("slice_length") is None and Path(data).exists() and is_recording(data):
+        reading = {**reading, "slice_length": shape[1]}
     samples, _ = open_data(data, reading)
+    if not asked and samples.X.shape[1:] != shape and prod(samples.X.shape[1:]) == prod(shape):
+        samples = replace(samples, X=samples.X.reshape(len(samples), *shape))
     return samples if columns is None else samples.aligned(tuple(columns), config.get("categories"))
 
 
@@ -165,6 +182,20 @@ def _shape(text: str) -> tuple[int, ...]:
     if not all(part.strip().isdigit() for part in parts):
         raise ValueError(f"--shape must be whole numbers with x between them, such as 28x28. Got {text!r}.")
     return tuple(int(part) for part in parts)
+
+
+@contextmanager
+def bar_of(what: str, many: int, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr for work on many things; nothing where there are fewer than `many`."""
+    from cdknet.progress import Bars
+
+    with Bars(quiet=quiet) as bars:
+
+        def show(done: int, total: int) -> None:
+            if total >= many:
+                bars.progress(what, done, total)
+
+        yield show
 
 
 @contextmanager
@@ -197,8 +228,11 @@ def download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 def check_new_file(out: Path, force: bool) -> None:
+    from cdknet.runs import check_writable
+
     if not out.parent.is_dir():
         raise FileNotFoundError(f"{out} must go into a folder that exists. Got {out.parent}, which does not.")
+    check_writable(out)
     if out.is_dir() or (out.exists() and not force):
         what = "folder" if out.is_dir() else "file"
         raise FileExistsError(

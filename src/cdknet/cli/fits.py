@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdknet.cli.base import (
+    MANY_SAMPLES,
     DataPath,
     Device,
     Force,
@@ -18,6 +19,7 @@ from cdknet.cli.base import (
     RunFolder,
     Seed,
     app,
+    bar_of,
     check_new_file,
     console,
     open_data,
@@ -30,6 +32,7 @@ from cdknet.cli.base import (
 )
 from cdknet.options import seconds_of
 
+AT_ONCE = 4096  # samples predicted between two moves of the bar
 FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
 
 if TYPE_CHECKING:
@@ -105,8 +108,9 @@ def discover(
     options: dict[str, Any],
 ) -> None:
     """Learn the labelled classes of DATA and find new ones among its unlabelled samples."""
-    from cdknet.runs import check_target
+    from cdknet.runs import check_target, check_writable
 
+    check_writable(out)
     unfinished = out.with_name(out.name + ".partial")
     if resume and out.exists() and not unfinished.exists():
         raise FileExistsError(f"{out} is finished: there is nothing to resume. Look at it with cdknet show.")
@@ -187,7 +191,10 @@ def tune(
     reading: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
-    """Choose options for DATA by hiding some of its old classes. Interrupted, the same command goes on."""
+    """Choose options for DATA by hiding some of its old classes. Interrupted, the same command goes on.
+
+    Give discover what it chose, as flags; or let discover do both: --tune old-classes.
+    """
     check_new_file(out, force)
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
@@ -218,7 +225,8 @@ def tune(
                 kept=kept,
             )
         except KeyboardInterrupt:
-            raise InterruptedRun(f"Finished fits are in {kept}. The same command goes on.") from None
+            begun = f"Finished fits are in {kept}. The same command goes on."
+            raise InterruptedRun(begun if kept.exists() else "It had only begun: start again.") from None
     names = labels.old_classes
     report["hidden"] = [[str(names[c]) for c in hidden] for hidden in report["hidden"]]
     replace_file(out, json.dumps(report, indent=1).encode())
@@ -252,15 +260,23 @@ def predict(
 
     from cdknet.estimator import ClassDiscovery
 
-    of_groups = out.with_name(f"{out.stem}.groups{out.suffix}")
     check_new_file(out, force)
+    of_groups = out.with_name(f"{out.stem}.groups{out.suffix}")
     model = ClassDiscovery.load(run)
     samples = open_like(run, data, reading)
+    if samples.columns is not None and hasattr(model, "feature_names_in_"):
+        del model.feature_names_in_  # the columns are in their order
     for note in samples.notes:
         say(note, quiet=as_json)
     if samples.groups is not None:
         check_new_file(of_groups, force)
-    probabilities = model.predict_proba(samples.X)
+    answers = []
+    with bar_of("predict", MANY_SAMPLES, quiet=as_json) as show:
+        for start in range(0, len(samples), AT_ONCE):
+            show(start, len(samples))
+            answers.append(model.predict_proba(samples.X[start : start + AT_ONCE]))
+        show(len(samples), len(samples))
+    probabilities = np.concatenate(answers)
     counts = _write_labels(out, samples.ids.tolist(), probabilities, model)
     written = [out]
     if samples.groups is not None:

@@ -37,7 +37,7 @@ def explore(
     run: RunFolder,
     *,
     port: Annotated[int | None, typer.Option(help="8765, or the next free one.", min=0, max=65535)] = None,
-    host: Annotated[str, typer.Option(help="The address to listen at. Others than this machine: 0.0.0.0")] = (
+    host: Annotated[str, typer.Option(help="Where to listen. 0.0.0.0: other machines may come in.")] = (
         "127.0.0.1"
     ),
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
@@ -90,7 +90,7 @@ def refine(
     from cdknet.runs import check_target
 
     check_target(out, force)
-    again = {} if data is None else _samples_again(run, data, reading)
+    again = _samples_again(run, data, reading)
     from cdknet.explorer.refine import refine as refine_run
     from cdknet.progress import Bars, CtrlC
 
@@ -182,7 +182,7 @@ def _session(
     from cdknet.explorer.folder import open_run
     from cdknet.explorer.session import Session, read_truth
 
-    again = {} if data is None else _samples_again(run, data, reading)
+    again = _samples_again(run, data, reading)
     opened = open_run(run, **again, note=lambda text: say(text, quiet=quiet))
     return Session(opened, truth=read_truth(opened, truth) if truth else None, read_only=read_only)
 
@@ -194,7 +194,12 @@ def _has_screen() -> bool:
     return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def _samples_again(run: Path, data: str, reading: dict[str, Any]) -> dict[str, Any]:
-    """The samples of a run from the file it was made from, and what they are called."""
+def _samples_again(run: Path, data: str | None, reading: dict[str, Any]) -> dict[str, Any]:
+    """The samples of a run from the file it was made from, and what they are called; nothing without DATA."""
+    if data is None:
+        flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
+        if flags:
+            raise ValueError(f"{flags[0]} says how to read --data. Got it without. Name the file of the run.")
+        return {}
     samples = open_like(run, data, reading)
     return {"samples": samples.X, "sample_ids": samples.ids.tolist()}

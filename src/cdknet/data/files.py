@@ -29,7 +29,9 @@ def _read_radio(path: Path, **options: Any) -> Samples:
 
 RADIO_OPTIONS = ("sample_rate", "slice_length", "overlap", "energy_gate", "unit_power")
 IDX = Kind("IDX file, plain or .gz", (".idx", ".gz"), (), binaries.read_idx)
-FOLDER = Kind("folder of images, one sub-folder a class", (), ("image_size", "shape"), images.read_images)
+FOLDER = Kind(
+    "folder of images, one sub-folder a class", (), ("image_size", "shape", "progress"), images.read_images
+)
 RADIO = Kind(
     "radio recording, or a folder of them",
     (".sigmf-meta", ".sigmf-data", ".cf32", ".cs16", ".cu8"),
@@ -61,9 +63,12 @@ def open(
     id_column: str | None = None,
     drop: Sequence[str] | None = None,
     drop_if_there: Sequence[str] | None = None,
+    label_if_there: str | None = None,
+    id_if_there: str | None = None,
     fill: bool | Mapping[str, float] | None = None,
     image_size: int | None = None,
     shape: Sequence[int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
     **radio: Any,
 ) -> Samples:
     """Read a user's file or folder of any kind that is understood.
@@ -76,6 +81,8 @@ def open(
     label_column, id_column
         Tables: the columns that hold labels and ids. Unset: columns named label, labels, class or target,
         and id or ids, if there are any.
+    label_if_there, id_if_there
+        Tables: the same, of columns that need not be there.
     drop, drop_if_there
         Tables: columns that are left out; the first must be there.
     fill
@@ -88,6 +95,8 @@ def open(
     shape
         Arrays, tables and text: the shape of one sample, e.g. (28, 28) for images stored as rows.
         Folders of images: what every image is made into, (h, w) for grey or (3, h, w) for colour.
+    progress
+        Folders of images: called as progress(images read, images in all).
     **radio
         Options of `cdknet.radio.open_recording`, for radio recordings only.
 
@@ -109,16 +118,20 @@ def open(
         "id_column": id_column,
         "drop": drop,
         "drop_if_there": drop_if_there,
+        "label_if_there": label_if_there,
+        "id_if_there": id_if_there,
         "fill": fill,
         "image_size": image_size,
         "shape": shape,
+        "progress": progress,
         **radio,
     }
     options = {name: value for name, value in given.items() if value is not None}
     kind = _kind(where)
     stray = sorted(options.keys() - set(kind.options))
     if stray:
-        takes = f"It takes {', '.join(kind.options)}." if kind.options else "It takes no options."
+        told = [name for name in kind.options if not name.endswith("_if_there") and name != "progress"]
+        takes = f"It takes {', '.join(told)}." if told else "It takes no options."
         raise ValueError(f"{where}: {stray[0]} does not apply to this kind of file ({kind.name}). {takes}")
     return kind.read(where, **options)
 
@@ -130,6 +143,10 @@ def kinds() -> tuple[tuple[str, str], ...]:
 
 def is_image_folder(path: str | os.PathLike[str]) -> bool:
     return _kind(Path(path)) is FOLDER
+
+
+def is_recording(path: str | os.PathLike[str]) -> bool:
+    return _kind(Path(path)) is RADIO
 
 
 def is_table(path: str | os.PathLike[str]) -> bool:

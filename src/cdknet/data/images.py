@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,11 @@ PIXELS_A_BYTE = 1_000  # and what each byte of the file justifies beyond that
 
 
 def read_images(
-    folder: Path, *, image_size: int | None = None, shape: Sequence[int] | None = None
+    folder: Path,
+    *,
+    image_size: int | None = None,
+    shape: Sequence[int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Samples:
     """A folder of images as (n, h, w) or (n, 3, h, w) uint8, or of the shape that is stated."""
     if image_size is not None and not 4 <= image_size <= 1024:
@@ -46,7 +50,7 @@ def read_images(
     sizes = {_header_size(file) for file in files}
     h, w, rule = _size_rule(sizes, image_size, shape)
     channels = None if shape is None else shape[0] if len(shape) == 3 else 1
-    pixels, is_colour, flattened = _decode_all(files, h, w, channels)
+    pixels, is_colour, flattened = _decode_all(files, h, w, channels, progress or (lambda done, total: None))
     if shape is not None:
         pixels = pixels.reshape(len(pixels), *shape)
     why = ("at least one image is", "no image has colour") if shape is None else ("as asked", "as asked")
@@ -156,7 +160,8 @@ def _header_size(file: Path) -> tuple[int, int]:
     size = readable_file(file)
     with _opened(file) as image:
         w, h = image.size
-        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8) if image.format == "JPEG" else False
+        told = image.format != "PNG" or "exif" in image.info  # else Pillow decodes a PNG to look for it
+        turned = told and image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
     if w < 1 or h < 1:
         raise ValueError(f"{file}: an image must have at least one pixel. Got {w} x {h}.")
     allowed = min(MOST_PIXELS, FREE_PIXELS + PIXELS_A_BYTE * size)
@@ -178,12 +183,15 @@ def _opened(file: Path) -> Iterator[Image.Image]:
             yield image
 
 
-def _decode_all(files: list[Path], h: int, w: int, channels: int | None) -> tuple[AnyArray, bool, int]:
+def _decode_all(
+    files: list[Path], h: int, w: int, channels: int | None, progress: Callable[[int, int], None]
+) -> tuple[AnyArray, bool, int]:
     """All images as one array; unless asked, it has three channels from the first image with colour on."""
     grey: NDArray[np.uint8] | None = np.empty((len(files), h, w), np.uint8)
     colour: NDArray[np.uint8] | None = None if channels != 3 else np.empty((len(files), 3, h, w), np.uint8)
     flattened = 0
     for i, file in enumerate(files):
+        progress(i, len(files))
         pixels, had_alpha = _decode(file, h, w)
         flattened += had_alpha
         if channels == 1:
@@ -198,6 +206,7 @@ def _decode_all(files: list[Path], h: int, w: int, channels: int | None) -> tupl
             colour[:i] = grey[:i, None]
             grey = None
         colour[i] = pixels.transpose(2, 0, 1)
+    progress(len(files), len(files))
     return (grey, False, flattened) if colour is None else (colour, True, flattened)  # type: ignore[return-value]
 
 

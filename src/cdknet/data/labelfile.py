@@ -9,23 +9,29 @@ from pathlib import Path
 from .checks import labels_from_text
 from .openworld import UNLABELED
 from .samples import Samples
+from .tables import csv_rows
 
 
 def read_labels(path: str | Path) -> dict[str, str]:
     """id -> label, from a CSV with these two columns, by the rule of tables: blank, NaN or -1 is no label."""
     path = Path(path)
+    wanted = "a CSV with the columns id and label, such as: id,label / row 0,cat / row 1,dog"
     if not path.is_file():
-        raise FileNotFoundError(
-            f"{path}: there must be a CSV with the columns id and label. Got no such file."
+        raise FileNotFoundError(f"{path}: there must be {wanted}. Got no such file.")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [[cell.strip() for cell in row] for row in csv_rows(path, file)]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.") from None
+    head = [name.lower() for name in lines[0]] if lines else []
+    if not {"id", "label"} <= set(head):
+        raise ValueError(f"{path}: must be {wanted}. Got {lines[0] if lines else 'an empty file'}.")
+    odd = next((i for i, line in enumerate(lines) if len(line) != len(head)), None)
+    if odd is not None:
+        raise ValueError(
+            f"{path}: every row must have {len(head)} cells. Got {len(lines[odd])} in row {odd - 1}."
         )
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        try:
-            if reader.fieldnames is None or not {"id", "label"} <= set(reader.fieldnames):
-                raise ValueError(f"{path}: needs the columns id and label. Got {reader.fieldnames}.")
-            rows = [(row["id"], row["label"] or "") for row in reader]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.") from None
+    rows = [(line[head.index("id")], line[head.index("label")]) for line in lines[1:]]
     labels: dict[str, str] = {}
     y = labels_from_text(path, [label for _, label in rows], path.stat().st_size)
     for (name, _), label in zip(rows, map(str, y.tolist()), strict=True):

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT = ("notes", "columns", "categories", "dropped", "fills")  # what a run's config.json says of its samples
+# What config.json of a run says of its samples.
+KEPT = ("notes", "columns", "categories", "dropped", "fills", "label_column", "id_column")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Samples:
     )
     categories: tuple[str, ...] = ()  # of a table: its columns of text, "colour"
     dropped: tuple[str, ...] = ()  # of a table: columns that were left out because the user said so
+    label_column: str | None = None  # of a table: what they were called
+    id_column: str | None = None
     fills: Mapping[str, float] = field(default_factory=dict)  # of a table with gaps filled: each column's
 
     def __len__(self) -> int:
@@ -67,6 +70,12 @@ class Samples:
         strange = [c for c in self.columns if c not in there and not c.startswith(text)]
         if missing or strange:
             what = f"no column {missing[0]!r}" if missing else f"a column {strange[0]!r} that was not there"
+            if missing and missing[0] in self.categories:
+                what = f"text in column {missing[0]!r}, which held numbers"
+            elif missing and (head := missing[0].partition("=")[0]) in here and head in (categories or ()):
+                what = f"numbers in column {head!r}, which held text"
+            elif not missing:
+                what += f" (leave it out: --drop {strange[0].partition('=')[0]})"
             raise ValueError(
                 f"{self.source}: the table must have the columns that the run was made with. Got {what}. "
                 f"They were {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}."

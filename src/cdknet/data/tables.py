@@ -55,6 +55,8 @@ class Asked(NamedTuple):
     id_column: str | None = None
     drop: Sequence[str] = ()  # columns to leave out
     drop_if_there: Sequence[str] = ()
+    label_if_there: str | None = None
+    id_if_there: str | None = None
     fill: bool | Mapping[str, float] = False  # put medians into gaps among numbers: its own, or those given
 
 
@@ -82,12 +84,20 @@ class Feature:
         codes = self.codes
         coded = np.fromiter((codes.setdefault(cell, len(codes)) for cell in cells), np.int32, len(cells))
         if len(codes) > MOST_CATEGORIES:
+            self.refuse_decimal_commas(path)
             raise ValueError(
                 f"{path}: a text column must have at most {MOST_CATEGORIES} different values. "
                 f"Got more in column {self.name!r}. If it names the samples or their classes, say so with "
                 "id_column or label_column; else drop it."
             )
         self.blocks.append(coded)
+
+    def refuse_decimal_commas(self, path: Path) -> None:
+        if all(DECIMAL_COMMA.fullmatch(value) for value in self.codes if value):
+            raise ValueError(
+                f"{path}: numbers must have a decimal point. Got {next(filter(None, self.codes), '')!r} in "
+                f"column {self.name!r}. Write it with a point: 1.5, not 1,5."
+            )
 
 
 def read_csv(path: Path, *, shape: Sequence[int] | None = None, **asked: Any) -> Samples:
@@ -111,7 +121,7 @@ def _read_csv(
     asked: Asked,
     shape: Sequence[int] | None,
 ) -> Samples:
-    rows = _rows(path, file)
+    rows = csv_rows(path, file)
     first = next(rows, None)
     if first is None:
         raise ValueError(f"{path}: must hold a row of column names and rows of values. Got blank lines only.")
@@ -141,7 +151,7 @@ def _read_csv(
     return assemble(path, features, n, size, roles, names, labels, ids, shape, asked)
 
 
-def _rows(path: Path, file: Any) -> Iterator[list[str]]:
+def csv_rows(path: Path, file: Any) -> Iterator[list[str]]:
     """Rows of the CSV file that are not blank, none longer than LONGEST_ROW characters."""
     pending = 0
 
@@ -188,12 +198,19 @@ def roles_of(path: Path, names: list[str], asked: Asked) -> Roles:
     )
     if doubles:
         raise ValueError(f"{path}: column names must differ. Got {doubles[0]!r} more than once.")
-    label = _column(path, names, asked.label_column, LABEL_NAMES, "label_column")
-    id = _column(path, names, asked.id_column, ID_NAMES, "id_column")
+    known = [
+        name or (perhaps if perhaps in names else None)
+        for name, perhaps in (
+            (asked.label_column, asked.label_if_there),
+            (asked.id_column, asked.id_if_there),
+        )
+    ]
+    label = _column(path, names, known[0], LABEL_NAMES, "label_column")
+    id = _column(path, names, known[1], ID_NAMES, "id_column")
     if label is not None and label == id:
         raise ValueError(f"{path}: label_column and id_column must differ. Got {names[label]!r} for both.")
     left_out = {_column(path, names, name, (), "drop") for name in asked.drop}
-    left_out |= {names.index(name) for name in asked.drop_if_there if name in names}
+    left_out |= {names.index(name) for name in asked.drop_if_there if name in names} - {label, id}
     if left_out & {label, id} - {None}:
         raise ValueError(f"{path}: drop must name features. Got the column of labels or ids.")
     features = [
@@ -234,9 +251,9 @@ def _is_gap(cell: str) -> bool:
 
 
 def _is_text(block: list[list[str]], column: int, fill: bool) -> bool:
-    """Whether a column is text: its first cell says so; where gaps are filled, the first that is none."""
-    cells = (row[column] for row in block if not (fill and _is_gap(row[column])))
-    return not is_number(next(cells, "0"))
+    """Whether a column is text: its first cell that is no gap says so. Gaps alone: text, unless filled."""
+    cells = (row[column] for row in block if not _is_gap(row[column]))
+    return not is_number(next(cells, "0" if fill else ""))
 
 
 def _is_known(cell: str, fill: bool) -> bool:
@@ -269,7 +286,7 @@ def _take(
             name = features[roles.features.index(j)].name
             got = repr(block[i][j][:40]) if block[i][j].strip() else "a blank cell"
             raise ValueError(
-                f"{path}: column {name!r} starts with a number, so every row must have one. "
+                f"{path}: column {name!r} holds numbers, so every row must have one. "
                 f"Got {got} in row {start + i}. {MEND}"
             ) from None
         if len(wide) >= FEW:
@@ -284,11 +301,6 @@ def _take(
             number = next(
                 (i for i, cell in enumerate(cells_of) if is_number(cell) and not _is_gap(cell)), None
             )
-            if number is not None and not (start or cells_of[0]):
-                raise ValueError(
-                    f"{path}: column {feature.name!r} holds numbers, so every row must have one. "
-                    f"Got a blank cell in row 0. {MEND}"
-                )
             if number is not None:
                 raise ValueError(
                     f"{path}: column {feature.name!r} starts with text, so every row must have text. "
@@ -330,11 +342,8 @@ def assemble(
             row += len(block)
         feature.blocks.clear()
         if feature.is_text:
-            if all(DECIMAL_COMMA.fullmatch(value) for value in feature.codes):
-                raise ValueError(
-                    f"{path}: numbers must have a decimal point. Got {next(iter(feature.codes))!r} in column "
-                    f"{feature.name!r}. Write it with a point: 1.5, not 1,5."
-                )
+            if any(feature.codes):
+                feature.refuse_decimal_commas(path)
             values = [value or "(blank)" for value in feature.codes]
             heads += [f"{feature.name}={value}" for value in values]
             shown = ", ".join(values[:8]) + (", ..." if width > 8 else "")
@@ -346,6 +355,12 @@ def assemble(
                 what = "varies by less than float32 can tell: subtract its mean, or drop it"
                 notes.append(f"column {feature.name!r} {what}")
     fills = _fill(path, X, numbers, asked.fill, notes)
+    if len(set(heads)) < len(heads):
+        twice = next(head for head in heads if heads.count(head) > 1)
+        raise ValueError(
+            f"{path}: features must have names of their own. Got two called {twice!r}, a column and a value "
+            "of another one. Rename it."
+        )
     finite(path, X, where=lambda at: f"row {at[0]}, column {heads[at[1]]!r}", mend=MEND)
     y = None
     if roles.label is not None:
@@ -371,6 +386,8 @@ def assemble(
         columns=tuple(heads),
         categories=text,
         dropped=tuple(asked.drop),
+        label_column=None if roles.label is None else names[roles.label],
+        id_column=None if roles.id is None else names[roles.id],
         fills=fills,
     )
 

@@ -156,7 +156,8 @@ def _check_samples(run: OpenedRun, sample_ids: Sequence[str] | None) -> None:
     wanted, found = (len(run), *run.sample_shape), tuple(run.samples.shape)
     if wanted != found:
         raise ValueError(f"The samples must have the shape {wanted} for {run.folder}. Got {found}.")
-    if sample_ids is not None and list(sample_ids) != run.ids:
+    numbered = [f"row {name}" for name in run.ids]  # runs of older versions say 0 for row 0
+    if sample_ids is not None and list(sample_ids) not in (run.ids, numbered):
         first = next(i for i, (a, b) in enumerate(zip(sample_ids, run.ids, strict=True)) if a != b)
         raise ValueError(
             f"--data must hold the samples that {run.folder} was made from, in the same order. Got "

@@ -194,7 +194,11 @@ def load_rf50_sim(cache_dir: Path | None = None, recipe: Simulation | None = Non
         return simulate(recipe)
     folder = Path(cache_dir) / f"rf-50-sim-v{VERSION}-{recipe.digest}"
     if not folder.is_dir():
-        _write_cache(folder, simulate(recipe))
+        made = simulate(recipe)
+        try:
+            _write_cache(folder, made)
+        except OSError:  # a cache that cannot be written costs time, not the result
+            return made
     names = [f"{what}_{part}" for part in ("train", "test") for what in ("X", "y", "groups")]
     try:
         out: dict[str, Any] = {

@@ -1,0 +1,219 @@
+"""Commands where users stray: runs from Python, other tables, places that cannot be written, odd files."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cdknet import ClassDiscovery, data
+from cdknet.cli import main
+from cdknet.radio import simulate
+
+from contracts import blob_problem
+
+pandas = pytest.importorskip("pandas")
+
+X, Y, _ = blob_problem(n=80)
+QUICK = ["--network", "none", "--method", "sscd", "--expansion", "none", "--no-calibrate"]
+NOTHING = {"network": "none", "method": "sscd", "expansion": "none", "calibrate": False, "random_state": 0}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A run from Python, of a data frame, without its samples."""
+    frame = pandas.DataFrame(X, columns=list("abcdef"))
+    model = ClassDiscovery(n_new_classes=2, **NOTHING).fit(frame, Y)
+    return model, frame, str(model.save(tmp_path / "run", samples=False))
+
+
+def read(path):
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_columns_of_a_data_frame_are_matched_by_name(saved, tmp_path, recwarn):
+    model, frame, run = saved
+    frame[frame.columns[::-1]].to_csv(tmp_path / "back.csv", index=False)
+    assert main(["predict", run, str(tmp_path / "back.csv"), "--out", str(tmp_path / "p.csv")]) == 0
+    assert [row["label"] for row in read(tmp_path / "p.csv")] == [str(c) for c in model.predict(frame)]
+    assert not [w for w in recwarn if "feature names" in str(w.message)]
+
+
+def test_samples_of_a_run_from_python_are_called_as_readers_call_them(saved, tmp_path):
+    _, _, run = saved
+    np.save(tmp_path / "x.npy", X)
+    assert read(tmp_path / "run" / "labels.csv")[3]["id"] == "row 3"
+    report = ["report", run, "--data", str(tmp_path / "x.npy"), "-o", str(tmp_path / "r.html")]
+    assert main(report) == 0
+    (tmp_path / "truth.csv").write_text("id,label\nrow 3,x\nrow 4,y\n")
+    assert main(["evaluate", run, "--truth", str(tmp_path / "truth.csv")]) == 0
+
+
+def test_how_to_read_is_about_data(saved, tmp_path, capsys):
+    _, _, run = saved
+    assert main(["report", run, "--drop", "zip", "-o", str(tmp_path / "r.html")]) == 2
+    assert "--drop says how to read --data" in capsys.readouterr().err
+
+
+def test_a_large_seed_draws_its_map(tmp_path):
+    np.savez(tmp_path / "x.npz", X=X, y=Y)
+    discover = [
+        "discover",
+        str(tmp_path / "x.npz"),
+        "--new-classes",
+        "2",
+        "--out",
+        str(tmp_path / "run"),
+        *QUICK,
+    ]
+    assert main([*discover, "--seed", str(2**32)]) == 2
+    assert main([*discover, "--seed", str(2**32 - 1)]) == 0
+
+
+def test_predict_remembers_how_the_run_was_read(tmp_path, capsys):
+    def table(name, heads, rows):
+        with (tmp_path / name).open("w", newline="") as file:
+            csv.writer(file).writerows([heads, *rows])
+        return str(tmp_path / name)
+
+    kinds = [("red", "blue")[i % 2] for i in range(len(X))]
+    rows = [
+        [f"s{i}", *x, k, "xyz"[y] if y >= 0 else ""]
+        for i, (x, k, y) in enumerate(zip(X, kinds, Y, strict=True))
+    ]
+    heads = ["name", *"abcdef", "colour", "species"]
+    whole, run, out = table("t.csv", heads, rows), str(tmp_path / "run"), str(tmp_path / "p.csv")
+    flags = ["--label-column", "species", "--id-column", "name"]
+    assert main(["discover", whole, "--new-classes", "2", "--out", run, *QUICK, *flags]) == 0
+    assert main(["predict", run, whole, "--out", out]) == 0
+    assert read(out)[5]["id"] == "s5"
+    unlabelled = table("u.csv", heads[1:-1], [row[1:-1] for row in rows])
+    assert main(["predict", run, unlabelled, "--out", out, "--force"]) == 0
+    for change, said in (
+        (lambda row: [*row[:-1], "more", row[-1]], "leave it out: --drop extra"),
+        (
+            lambda row: [row[0], "x" if row[1] != "" else "", *row[2:]],
+            "text in column 'a', which held numbers",
+        ),
+        (lambda row: [*row[:7], 7, row[8]], "numbers in column 'colour', which held text"),
+    ):
+        named = [*heads[:-1], "extra", heads[-1]] if "extra" in said else heads
+        other = table("o.csv", named, [change(row) for row in rows])
+        capsys.readouterr()
+        assert main(["predict", run, other, "--out", out, "--force"]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_predict_takes_the_shape_of_the_run(tmp_path):
+    np.savez(tmp_path / "x.npz", X=X, y=Y)
+    run = str(tmp_path / "run")
+    discover = ["discover", str(tmp_path / "x.npz"), "--new-classes", "2", "--out", run, "--shape", "2x3"]
+    assert main([*discover, *QUICK]) == 0
+    assert main(["predict", run, str(tmp_path / "x.npz"), "--out", str(tmp_path / "p.csv")]) == 0
+
+
+@pytest.mark.parametrize("out", [".", "/", "x.npz/run", "locked/run"])
+def test_where_nothing_can_be_written_is_said_before_the_work(out, tmp_path, monkeypatch, capsys):
+    np.savez(tmp_path / "x.npz", X=X, y=Y)
+    (tmp_path / "locked").mkdir()
+    monkeypatch.chdir(tmp_path)
+    if out.startswith("locked"):
+        allowed = os.access
+        monkeypatch.setattr(os, "access", lambda path, how: allowed(path, how) and path.name != "locked")
+    assert main(["discover", "x.npz", "--new-classes", "2", "--out", out, *QUICK]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") <= 3
+    assert "must have a name" in said or "may write to" in said or "must be a run folder" in said
+
+
+@pytest.mark.parametrize("missing", ["options", "blueprint", "classes", "seed"])
+def test_a_damaged_config_is_one_line(missing, saved, tmp_path, capsys):
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    del config[missing]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert main(["show", str(tmp_path / "run")]) == 2
+    assert f"nothing on {missing}" in capsys.readouterr().err
+
+
+# Files
+
+
+@pytest.mark.parametrize("kind", ["png", "webp", "jpeg"])
+def test_pictures_of_every_kind_are_turned_upright_whole(kind, tmp_path):
+    for i in range(2):
+        picture = Image.new("L", (20, 10), 30)
+        picture.paste(255, (0, 0, 4, 10))
+        exif = picture.getexif()
+        exif[0x0112] = 6
+        picture.convert("RGB").save(tmp_path / f"{i}.{kind}", exif=exif)
+    assert data.open(tmp_path).X.shape[1:] == (20, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["id;label\nrow 0;cat\n", "id, label\nrow 0, cat\n", "ID,Label\nrow 0,cat\n", "label,id\ncat, row 0\n"],
+)
+def test_labels_of_their_own_are_read_as_tables_are(text, tmp_path):
+    (tmp_path / "l.csv").write_text(text)
+    assert data.read_labels(tmp_path / "l.csv") == {"row 0": "cat"}
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("", "Got an empty file"),
+        ("cat\ndog\n", "such as: id,label"),
+        ("label,id\n1\n2,zz\n", "every row must have 2 cells. Got 1 in row 0"),
+    ],
+)
+def test_labels_that_cannot_be_read_say_how_to_write_them(text, match, tmp_path):
+    (tmp_path / "l.csv").write_text(text)
+    with pytest.raises(ValueError, match=match):
+        data.read_labels(tmp_path / "l.csv")
+
+
+def test_tables_say_what_is_wrong_with_them(tmp_path):
+    def refuses(text, match):
+        (tmp_path / "t.csv").write_text(text)
+        with pytest.raises(ValueError, match=match):
+            data.open(tmp_path / "t.csv")
+
+    refuses("a;label\n" + "".join(f"{i},5;x\n" for i in range(70)), "must have a decimal point")
+    refuses("a,c\n1,NA\n2,3\n", r"column 'c' holds numbers.*Got 'NA' in row 0\. .*--fill")
+    refuses("c,c=red\nred,1\nblue,2\n", "two called 'c=red'")
+    (tmp_path / "t.csv").write_text("a,c\n1,nan\n2,red\n")
+    assert data.open(tmp_path / "t.csv").columns == ("a", "c=nan", "c=red")
+    times = "".join(f"{1_700_000_000 + i},{i % 3}\n" for i in range(60))
+    (tmp_path / "t.csv").write_text("when,a\n" + times)
+    assert any("'when' varies by less than float32" in note for note in data.open(tmp_path / "t.csv").notes)
+
+
+def test_a_cache_that_cannot_be_written_costs_time_only(tmp_path):
+    (tmp_path / "file").write_text("")
+    recipe = simulate.Simulation(n_devices=2, n_train=2, n_test=1)
+    assert len(simulate.load_rf50_sim(tmp_path / "file" / "cache", recipe)["X_train"])
+
+
+def test_images_are_counted_as_they_are_read(tmp_path):
+    for i in range(3):
+        Image.new("L", (8, 8), i).save(tmp_path / f"{i}.png")
+    seen = []
+    data.open(tmp_path, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 3), (1, 3), (2, 3), (3, 3)]
+
+
+def test_many_samples_are_predicted_in_parts_with_a_bar(saved, tmp_path, monkeypatch, capsys):
+    _, frame, run = saved
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    predict = ["predict", run, str(tmp_path / "t.csv"), "--force", "--out"]
+    assert main([*predict, str(tmp_path / "whole.csv")]) == 0
+    assert "predict" not in capsys.readouterr().err
+    monkeypatch.setattr("cdknet.cli.fits.AT_ONCE", 16)
+    monkeypatch.setattr("cdknet.cli.fits.MANY_SAMPLES", 80)
+    assert main([*predict, str(tmp_path / "parts.csv")]) == 0
+    assert "predict" in capsys.readouterr().err
+    assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
