@@ -11,6 +11,7 @@ from cdknet.cli import main
 from cdknet.options import ALL_OPTIONS
 from cdknet.reproduce import paper
 from cdknet.reproduce.claims import Claim, p_greater, paired, verdict
+from cdknet.reproduce.figures import of_common_seeds
 from cdknet.reproduce.page import page
 from cdknet.reproduce.plan import (
     ABLATIONS,
@@ -322,3 +323,10 @@ def test_the_committed_page_is_up_to_date():
     results = ROOT / "results"
     assert committed == page(read_results(results), shown, read_studies(results))
     assert all((ROOT / "docs" / name).is_file() for name in shown)
+
+
+def test_figures_compare_over_the_same_seeds():
+    accs = {"a": {0: 0.1, 1: 0.3}, "b": {1: 0.5, 2: 0.9}}
+    assert of_common_seeds(accs) == {"a": [0.3], "b": [0.5]}
+    assert of_common_seeds({**accs, "c": {}}) == {}
+    assert of_common_seeds({}) == {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from cdknet.runs import replace_file
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+K = TypeVar("K")
 NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar-100": "CIFAR-100"}
 STRATEGIES = {
     "none": "no expansion",
@@ -70,26 +71,33 @@ def embeddings(results: Path) -> Figure | None:
     return figure
 
 
+def of_common_seeds(accs: Mapping[K, Mapping[int, float]]) -> dict[K, list[float]]:
+    """Accuracies over the seeds that all have, so that means can be compared; nothing where there is none."""
+    common = sorted(set.intersection(*(set(by_seed) for by_seed in accs.values()))) if accs else []
+    return {name: [by_seed[seed] for seed in common] for name, by_seed in accs.items()} if common else {}
+
+
 def expansions(lines: Mapping[str, Mapping[str, Any]]) -> Figure | None:
     """Fig. 4: ACC of the four expansion strategies, a group of bars for each set, a dot for each seed."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for cell in TABLES["fig4"].cells():
-        if cell.key in lines:
-            strategy = lines[cell.key]["options"].get("expansion", "last-two")
-            found.setdefault((cell.dataset, strategy), []).append(lines[cell.key]["test"]["acc"])
-    sets = [s for s in IMAGES if all((s, strategy) in found for strategy in STRATEGIES)]
+    found: dict[str, dict[str, list[float]]] = {}
+    for dataset in IMAGES:
+        accs: dict[str, dict[int, float]] = {strategy: {} for strategy in STRATEGIES}
+        for cell in TABLES["fig4"].cells(datasets=[dataset]):
+            if cell.key in lines:
+                strategy = lines[cell.key]["options"].get("expansion", "last-two")
+                accs[strategy][cell.seed] = lines[cell.key]["test"]["acc"]
+        found[dataset] = of_common_seeds(accs)
+    sets = [dataset for dataset, accs in found.items() if accs]
     if not sets:
         return None
     figure = new_figure(7.2, 4)
     axes = figure.subplots()
     for i, strategy in enumerate(STRATEGIES):
         for j, dataset in enumerate(sets):
-            values = found.get((dataset, strategy), [])
-            if values:
-                x = j + (i - 1.5) * 0.2
-                label = STRATEGIES[strategy] if j == 0 else None
-                axes.bar(x, np.mean(values), 0.18, color=MUTED[(0, 2, 5, 6)[i]], label=label)
-                axes.plot([x] * len(values), values, "o", color="black", markersize=3)
+            values, x = found[dataset][strategy], j + (i - 1.5) * 0.2
+            label = STRATEGIES[strategy] if j == 0 else None
+            axes.bar(x, np.mean(values), 0.18, color=MUTED[(0, 2, 5, 6)[i]], label=label)
+            axes.plot([x] * len(values), values, "o", color="black", markersize=3)
     axes.set(xticks=range(len(sets)), xticklabels=[NAMES[s] for s in sets], ylim=(0, 1))
     axes.set(ylabel="ACC on held-out samples of new classes")
     axes.legend(frameon=False, ncols=2, loc="upper right")
@@ -102,11 +110,12 @@ def subsampling(lines: Mapping[str, Mapping[str, Any]]) -> Figure | None:
     axes = figure.subplots()
     drawn = False
     for index, dataset in enumerate(IMAGES):
-        points: dict[float, list[float]] = {}
+        accs: dict[float, dict[int, float]] = {}
         for cell in TABLES["fig5"].cells(datasets=[dataset]):
             if cell.key in lines:
                 share = 0.0 if cell.method == "sscd-exp" else float(cell.options["subsample"])
-                points.setdefault(100 * share, []).append(lines[cell.key]["test"]["acc"])
+                accs.setdefault(100 * share, {})[cell.seed] = lines[cell.key]["test"]["acc"]
+        points = of_common_seeds(accs)
         if len(points) > 2:  # two points are no curve
             drawn = True
             shares = sorted(points)
