@@ -55,6 +55,8 @@ PAPER_CANDIDATES: dict[str, dict[str, Any]] = {
     "paper, batch 64": {"discover_batch_size": 64},
     "paper, stage 1 to .97": {"enough": 0.97},
     "paper, stage 1 to the end": {"enough": 1.0},
+    "paper, lambda 1, stage 1 to the end": {"label_weight": 1.0, "enough": 1.0},
+    "paper, lambda 3, stage 1 to the end": {"label_weight": 3.0, "enough": 1.0},
     "paper, free features": {"normalize_features": False},
     "paper, free, stage 1 to the end": {"normalize_features": False, "enough": 1.0},
     "paper, free, sigma 1": {"normalize_features": False, "sigma_scale": 1.0},
