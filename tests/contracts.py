@@ -16,6 +16,21 @@ def blob_problem(n: int = 240, n_old: int = 3, n_new: int = 2, d: int = 6, seed:
     return X, np.where(truth < n_old, truth, -1), truth
 
 
+# Fits that are over in a moment.
+FEW = {
+    "n_new_classes": 2,
+    "calibrate": False,
+    "random_state": 0,
+    "pretrain_epochs": 2,
+    "discover_epochs": 2,
+    "view_steps": 2,
+    "head_steps": 2,
+    "expand_epochs": 1,
+    "expand_steps": 2,
+    "kmeans_restarts": 2,
+}
+
+
 def blobs_for_stages(**kwargs) -> tuple[Problem, np.ndarray]:
     X, y, truth = blob_problem(**kwargs)
     return Problem.from_arrays(X, y), truth

@@ -13,21 +13,9 @@ from cdknet.history import History
 from cdknet.labels import encode_labels
 from cdknet.spectral import neighbor_embedding
 
-from contracts import blob_problem
+from contracts import FEW, blob_problem
 
 X, Y, TRUTH = blob_problem(n=80)
-FEW = {
-    "n_new_classes": 2,
-    "calibrate": False,
-    "random_state": 0,
-    "pretrain_epochs": 2,
-    "discover_epochs": 2,
-    "view_steps": 2,
-    "head_steps": 2,
-    "expand_epochs": 1,
-    "expand_steps": 2,
-    "kmeans_restarts": 2,
-}
 
 
 def few(**options):

@@ -521,3 +521,12 @@ def test_opening_a_run_needs_neither_torch_nor_scikit_learn(tmp_path):
     run = make_run(tmp_path / "run", n=40)
     done = subprocess.run([sys.executable, "-c", code, str(run)], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_a_refined_run_still_knows_how_its_table_was_read(run, tmp_path, no_pictures):
+    told = {"dropped": ["note"], "fills": {"a": 1.5}, "label_column": "species", "id_column": "name"}
+    config = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(config | told))
+    review(run, {"kind": "rename", "class": 3, "name": "three"})
+    refine(run, tmp_path / "run2")
+    assert read_config(tmp_path / "run2").items() >= told.items()

@@ -10,20 +10,9 @@ from torch import nn
 
 from cdknet import ClassDiscovery
 
-from contracts import blob_problem
+from contracts import FEW, blob_problem
 
 X, Y, TRUTH = blob_problem(n=80)
-FEW = {
-    "n_new_classes": 2,
-    "calibrate": False,
-    "random_state": 0,
-    "pretrain_epochs": 1,
-    "discover_epochs": 1,
-    "view_steps": 2,
-    "head_steps": 2,
-    "expand_epochs": 1,
-    "expand_steps": 0,
-}
 
 
 def encoder(seed):
@@ -74,6 +63,8 @@ def scaled_by(x, generator, by=1.0):
         ({"views": louder}, {}),
         ({"views": eval("lambda x, g: 1.1 * x")}, {"views": eval("lambda x, g: 1.2 * x")}),
         ({"views": scaled(1.1)}, {"views": scaled(1.2)}),
+        ({"views": scaled(np.float32(1.1))}, {"views": scaled(np.float32(1.2))}),
+        ({"views": scaled(torch.ones(6))}, {"views": scaled(torch.zeros(6))}),
         ({"views": partial(scaled_by, by=1.1)}, {"views": partial(scaled_by, by=1.2)}),
         ({"views": Scaled(1.1)}, {"views": Scaled(1.2)}),
         ({"views": Scaled(1.1).__call__}, {"views": Scaled(1.2).__call__}),
@@ -87,6 +78,8 @@ def scaled_by(x, generator, by=1.0):
         "none",
         "constants",
         "closures",
+        "scalars",
+        "tensors",
         "partials",
         "objects",
         "methods",

@@ -6,7 +6,7 @@ import numbers
 import os
 import time
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ from cdknet.runs import (
     write_run,
 )
 from cdknet.stages.discover import Clusterer, check_clusterer
-from cdknet.stages.loop import Checkpoint, Problem, Snapshot, once
+from cdknet.stages.loop import Checkpoint, Problem, Snapshot, once, seed_of
 from cdknet.tune import Report, untuned
 from cdknet.tune import tune as search
 from cdknet.views import Views, check_views
@@ -262,7 +262,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         if self.checkpoint_dir is not None and not isinstance(self.random_state, numbers.Integral):
             seed = seed_of_job(self.checkpoint_dir)
         if seed is None:
-            seed = _seed_of(self.random_state)
+            seed = seed_of(self.random_state)
         views = self.views if callable(self.views) else None
         parts = Parts(self.encoder, self.clusterer, views, device_of(self.device))
         checkpoint = self._checkpoint(X, labels, params, parts, seed)
@@ -424,7 +424,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
             place = getattr(self, name)
             if place is not None and Path(place).exists() and not Path(place).is_dir():
                 raise ValueError(f"{name} must be a folder, or not be there yet. Got the file {place}.")
-        if not isinstance(self.watchers, Iterable) or not all(map(callable, self.watchers)):
+        if not isinstance(self.watchers, Sequence) or not all(map(callable, self.watchers)):
             raise TypeError(f"watchers must be a list of functions. Got {self.watchers!r:.100}.")
         device_of(self.device)
         return params
@@ -595,16 +595,3 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
 def _tunes(params: dict[str, Any]) -> bool:
     """Whether a fit first looks for options: when asked to, or within a time budget."""
     return params["tune"] == "old-classes" or (params["tune"] == "auto" and params["time_budget"] is not None)
-
-
-def _seed_of(random_state: int | np.random.RandomState | None) -> int:
-    """One whole number from what scikit-learn calls a random state. The global one is not touched."""
-    if random_state is None:
-        return int(np.random.SeedSequence().generate_state(1)[0])
-    if isinstance(random_state, np.random.RandomState):
-        return int(random_state.randint(2**31 - 1))
-    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
-        return int(random_state)
-    raise ValueError(
-        f"random_state must be None, a whole number >= 0 or a RandomState. Got {random_state!r}."
-    )

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import hashlib
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cdknet.history import History
+from cdknet.identity import identity_of
 from cdknet.inputs import input_statistics
 from cdknet.model import Blueprint, Model
 from cdknet.networks import (
@@ -34,7 +31,6 @@ from cdknet.rivals.dec import discover_dec
 from cdknet.rivals.pairwise import discover_pairwise
 from cdknet.rivals.spectral import spectral_clustering
 from cdknet.rivals.sscd import is_novel, novelty_threshold, sscd_dynamic, sscd_static
-from cdknet.runs import fingerprint
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
 from cdknet.stages.discover import Clusterer, view_function, view_name, wanted_classes
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
@@ -76,53 +72,7 @@ class Parts(NamedTuple):
 
     def identity(self) -> list[Any]:
         """What tells a user's own parts from others, so that a checkpoint is not taken up with others."""
-        return [_identity(part) for part in (self.encoder, self.clusterer, self.views)]
-
-
-def _identity(part: Any) -> list[Any] | None:
-    """A module's layers, weights and what learns of them; a function's name and code; or type and options."""
-    if part is None:
-        return None
-    if isinstance(part, nn.Module):
-        weights = [weight.detach().cpu().float().numpy() for weight in part.state_dict().values()]
-        return [repr(part), fingerprint(*weights), [weight.requires_grad for weight in part.parameters()]]
-    told = hashlib.sha256(json.dumps(_told(part)).encode()).hexdigest()
-    return [getattr(part, "__qualname__", type(part).__qualname__), told]
-
-
-DEEPEST = 8  # how far into a user's own part is looked, so that one that holds itself has an end
-
-
-def _told(value: Any, depth: int = 0) -> Any:
-    """What tells a value from another, for JSON: of functions their code and what it holds on to."""
-    if depth > DEEPEST or value is None or isinstance(value, bool | int | float | str | bytes):
-        return repr(value) if depth <= DEEPEST else ""
-    if isinstance(value, np.ndarray | Tensor):
-        return fingerprint(np.asarray(value.detach().cpu() if isinstance(value, Tensor) else value))
-    if isinstance(value, nn.Module):
-        return _identity(value)
-
-    def walk(parts: Iterable[Any]) -> list[Any]:
-        return [_told(part, depth + 1) for part in parts]
-
-    if isinstance(value, list | tuple):
-        return walk(value)
-    if isinstance(value, dict):
-        return walk(sorted(value.items(), key=lambda item: str(item[0])))
-    if isinstance(value, CodeType):
-        return [value.co_code.hex(), list(value.co_names), walk(value.co_consts)]
-    if isinstance(value, functools.partial):
-        return walk([value.func, value.args, value.keywords])
-    if isinstance(value, MethodType):
-        return walk([value.__func__, value.__self__])
-    if isinstance(value, FunctionType):
-        closure = [cell.cell_contents for cell in value.__closure__ or ()]
-        where = [value.__module__, value.__qualname__]
-        return [where, *walk([value.__code__, value.__defaults__, value.__kwdefaults__, closure])]
-    if isinstance(value, type | ModuleType | BuiltinFunctionType):
-        return [getattr(value, "__module__", ""), value.__name__]
-    held = value.get_params() if hasattr(value, "get_params") else getattr(value, "__dict__", {})
-    return [type(value).__module__, type(value).__qualname__, *walk([held])]
+        return [identity_of(part) for part in (self.encoder, self.clusterer, self.views)]
 
 
 def check_growth(problem: Problem, params: Mapping[str, Any], parts: Parts) -> None:

@@ -3,7 +3,7 @@
     config.json          what was asked, what came out, and the size and SHA-256 of every other file
     history.jsonl        one line an epoch
     weights.safetensors  the model
-    embedding.npz        features (n, d), and map (n, 2) where one was made
+    embedding.npz        features (n, d), confidence (n,), and map (n, 2) where one was made
     labels.csv           a line a sample: its id, label, whether the label was given, is new, confidence
     samples.npy          the samples themselves, where they were kept
     pictures/*.png

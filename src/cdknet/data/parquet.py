@@ -10,7 +10,7 @@ import numpy as np
 
 from .checks import LONGEST_NAME, justified, lost_in_float32, one_error, readable_file
 from .samples import Samples
-from .tables import FEW, MEND, Asked, Feature, Roles, assemble, roles_of
+from .tables import MEND, Asked, Feature, Roles, assemble, roles_of
 
 ROWS_A_BATCH = 65_536
 LARGEST_THRIFT = 100_000_000  # bytes of a string, entries of a list, in the file's own description of itself
@@ -118,8 +118,7 @@ def _take(
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         wide = np.asarray(column).astype(np.float64)  # gaps become NaN; truth values with gaps are objects
-        if len(wide) >= FEW:
-            feature.lost |= len(lost_in_float32(np.nan_to_num(wide, posinf=0, neginf=0)[:, None])) > 0
+        feature.lost |= len(lost_in_float32(wide[:, None])) > 0
         with np.errstate(over="ignore"):
             feature.blocks.append(wide.astype(np.float32))
 

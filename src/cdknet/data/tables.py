@@ -40,7 +40,6 @@ LABEL_NAMES = ("label", "labels", "class", "target")  # taken as the label colum
 ID_NAMES = ("id", "ids")
 MOST_CATEGORIES = 64  # values of one text column; more look like names, not categories
 LONGEST_ROW = 4 * 2**20  # characters of one CSV row
-FEW = 16  # rows of a block, to say how much a column varies
 BLOCK_CHARACTERS = 2**20  # CSV text turned into numbers in one go
 GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}  # how a cell says that its number is not known
 MEND = (
@@ -93,10 +92,11 @@ class Feature:
         self.blocks.append(coded)
 
     def refuse_decimal_commas(self, path: Path) -> None:
-        if all(DECIMAL_COMMA.fullmatch(value) for value in self.codes if value):
+        values = [value for value in self.codes if value]
+        if values and all(map(DECIMAL_COMMA.fullmatch, values)):
             raise ValueError(
-                f"{path}: numbers must have a decimal point. Got {next(filter(None, self.codes), '')!r} in "
-                f"column {self.name!r}. Write it with a point: 1.5, not 1,5."
+                f"{path}: numbers must have a decimal point. Got {values[0]!r} in column {self.name!r}. "
+                "Write it with a point: 1.5, not 1,5."
             )
 
 
@@ -289,9 +289,8 @@ def _take(
                 f"{path}: column {name!r} holds numbers, so every row must have one. "
                 f"Got {got} in row {start + i}. {MEND}"
             ) from None
-        if len(wide) >= FEW:
-            for at in lost_in_float32(np.nan_to_num(wide, posinf=0, neginf=0)):
-                features[roles.features.index(numbers[at])].lost = True
+        for at in lost_in_float32(wide):
+            features[roles.features.index(numbers[at])].lost = True
         with np.errstate(over="ignore"):
             values = wide.astype(np.float32)  # beyond float32 becomes infinite and is reported as such
     at = 0
@@ -342,8 +341,7 @@ def assemble(
             row += len(block)
         feature.blocks.clear()
         if feature.is_text:
-            if any(feature.codes):
-                feature.refuse_decimal_commas(path)
+            feature.refuse_decimal_commas(path)
             values = [value or "(blank)" for value in feature.codes]
             heads += [f"{feature.name}={value}" for value in values]
             shown = ", ".join(values[:8]) + (", ..." if width > 8 else "")

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import cdknet
+from cdknet.data.samples import KEPT
 from cdknet.estimator import ClassDiscovery
 from cdknet.explorer.folder import OpenedRun, open_run
 from cdknet.explorer.journal import JOURNAL, Journal
@@ -142,11 +143,7 @@ def refine(
     history.progress("map", 0, 1)
     refined = model.to_run(
         ids=opened.ids,
-        **{
-            k: run.config[k]
-            for k in ("source", "notes", "columns", "categories", "dropped", "fills")
-            if k in run.config
-        },
+        **{k: run.config[k] for k in ("source", *KEPT) if k in run.config},
         class_ids=lesson.ids,
         next_class_id=journal.review.next_id,
         samples_digest=samples_digest(opened.samples),

@@ -84,6 +84,19 @@ def once(checkpoint: Checkpoint | None, stage: str, step: Callable[[], Snapshot]
     return made
 
 
+def seed_of(random_state: int | np.random.RandomState | None) -> int:
+    """One whole number from what scikit-learn calls a random state. The global one is not touched."""
+    if random_state is None:
+        return int(np.random.SeedSequence().generate_state(1)[0])
+    if isinstance(random_state, np.random.RandomState):
+        return int(random_state.randint(2**31 - 1))
+    if isinstance(random_state, (int, np.integer)) and random_state >= 0:
+        return int(random_state)
+    raise ValueError(
+        f"random_state must be None, a whole number >= 0 or a RandomState. Got {random_state!r}."
+    )
+
+
 def derive_seed(seed: int, *what: str | int) -> int:
     """A seed of its own for each purpose, from one seed."""
     words = [zlib.crc32(w.encode()) if isinstance(w, str) else w for w in what]
