@@ -246,16 +246,35 @@ def test_a_stage_that_two_fits_share_is_trained_once(tmp_path):
     learned = [[r for r in m.history_ if r["stage"] != "expand"] for m in (first, second)]
     assert learned[0] == learned[1]  # to the second it took
     ClassDiscovery(**{**QUICK, "label_weight": 1.0}, stage_cache=tmp_path).fit(X, Y)
-    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["discover"] * 2 + ["pretrain"]
+    kept = sorted(p.name.split("-")[0] for p in tmp_path.iterdir())
+    assert kept == ["cluster"] * 2 + ["discover"] * 2 + ["pretrain"]
 
 
-def test_features_that_are_cut_in_two_ways_are_learned_once(tmp_path):
-    plus = {**PLUS, "expansion": "none"}
-    for readout in ("agreed", "heads", "k-means"):
-        shared = ClassDiscovery(**plus, readout=readout, stage_cache=tmp_path).fit(X, Y)
-        alone = ClassDiscovery(**plus, readout=readout).fit(X, Y)
+@pytest.mark.parametrize(
+    ("options", "readouts", "learned"),
+    [
+        (PLUS, ("agreed", "heads", "k-means"), ["discover"]),
+        ({**QUICK, "method": "cd-knet"}, ("agreed", "spectral", "k-means"), ["discover", "pretrain"]),
+    ],
+)
+def test_features_that_are_cut_in_two_ways_are_learned_once(options, readouts, learned, tmp_path):
+    options = {**options, "expansion": "none"}
+    for readout in readouts:
+        shared = ClassDiscovery(**options, readout=readout, stage_cache=tmp_path).fit(X, Y)
+        alone = ClassDiscovery(**options, readout=readout).fit(X, Y)
         np.testing.assert_array_equal(shared.predict_proba(X), alone.predict_proba(X))
-    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["cluster"] * 3 + ["discover"]
+    assert sorted(p.name.split("-")[0] for p in tmp_path.iterdir()) == ["cluster"] * 3 + learned
+
+
+@pytest.mark.parametrize(
+    ("method", "by_default", "another"), [("cd-knet", "k-means", "agreed"), ("cd-knet+", "agreed", "k-means")]
+)
+def test_each_method_has_a_readout_of_its_own_by_default(method, by_default, another, tmp_path):
+    options = {**QUICK, **PLUS, "method": method, "expansion": "none", "stage_cache": tmp_path}
+    plain, asked = (ClassDiscovery(**options, readout=r).fit(X, Y) for r in (None, by_default))
+    np.testing.assert_array_equal(plain.predict_proba(X), asked.predict_proba(X))
+    other = ClassDiscovery(**options, readout=another).fit(X, Y)
+    assert not np.array_equal(other.predict_proba(X), plain.predict_proba(X))
 
 
 def test_cd_knet_plus_has_its_features_on_the_sphere_whatever_is_asked(tmp_path):
@@ -291,6 +310,10 @@ def test_what_cannot_grow_is_said_before_the_training():
 def test_heads_that_are_not_there_cannot_be_read():
     with pytest.raises(ValueError, match="readout 'heads' needs heads"):
         ClassDiscovery(**PLUS, readout="heads", heads=0).fit(X, Y)
+    seen = []
+    with pytest.raises(ValueError, match="which method 'cd-knet' has none of"):
+        ClassDiscovery(**{**QUICK, "method": "cd-knet"}, readout="heads", watchers=[seen.append]).fit(X, Y)
+    assert not seen
 
 
 def test_baselines_do_not_mind_samples_far_from_the_origin():

@@ -87,6 +87,8 @@ def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
     own = distinct(CANDIDATES, PARAMS, (28, 28), 5, ["views", "readout", "network"])  # a user's own parts
     missing = {"views of vectors", "one spectral cut", "k-means", "paper's network"}
     assert set(CANDIDATES) - set(own) == {"views lead", *missing}
+    heads = distinct(CANDIDATES, {**PARAMS, "readout": "heads"}, (6,), 5)
+    assert {"paper", "k-means", "one spectral cut"} <= set(heads)
     asked = distinct(CANDIDATES, {**PARAMS, "lead": "labels"}, (6,), 5)
     without = set(CANDIDATES) - set(asked)
     assert without == {"old labels lead", "images alone", "views of vectors"}  # without labels none can lead
@@ -115,8 +117,12 @@ def test_what_was_dropped_on_the_way_is_not_chosen_and_the_options_as_given_neve
     assert better_half({"as given": [0.1]}) == ["as given"]
 
 
-def test_another_cut_of_the_same_features_is_what_a_fit_with_that_readout_finds():
-    params = PARAMS | {"view_steps": 20, "head_steps": 20}
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"method": "cd-knet", "normalize_features": False, "pretrain_epochs": 4, "discover_epochs": 4}],
+)
+def test_another_cut_of_the_same_features_is_what_a_fit_with_that_readout_finds(changes):
+    params = PARAMS | {"view_steps": 20, "head_steps": 20} | changes
     plan = plan_folds(Y.astype(np.int64), 2, folds=1, seed=0)[0]
 
     def rehearsed(readout):
@@ -263,7 +269,7 @@ def test_what_was_chosen_is_what_a_run_says_it_used(fits, tmp_path):
 def test_a_method_is_tried_with_options_that_it_reads():
     assert set(distinct(CANDIDATES, {**PARAMS, "method": "dec"}, (6,), 5)) == {"as given", "paper"}
     paper = distinct(CANDIDATES, {**PARAMS, "method": "cd-knet"}, (6,), 5)
-    assert set(paper) == {"as given", "images alone", "old labels low"}
+    assert set(paper) == {"as given", "images alone", "old labels low", "one spectral cut"}
 
 
 def test_a_clusterer_that_counts_for_itself_cannot_be_rehearsed(fits):

@@ -58,7 +58,7 @@ from cdknet.runs import (
     storable,
     write_run,
 )
-from cdknet.stages.discover import Clusterer, check_clusterer
+from cdknet.stages.discover import CUTTING, Clusterer, check_clusterer
 from cdknet.stages.loop import Checkpoint, Problem, Snapshot, once, seed_of
 from cdknet.tune import Report, untuned
 from cdknet.tune import tune as search
@@ -91,7 +91,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
     stage_cache : path, optional
         Where finished stages 1 and 2 are kept for other fits. A fit of the same data, seed and options of a
         stage (and those before it) takes it from there instead of training again; so does one that only cuts
-        the same features of CD-KNet+ another way (`readout`).
+        the same features another way (`readout`).
     watchers : sequence of callables
         Each is called with a dict an epoch; one that returns True ends the stage.
 
@@ -148,7 +148,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         view_term: str = DiscoverOptions.view_term,
         heads: int | None = DiscoverOptions.heads,
         head_targets: str = DiscoverOptions.head_targets,
-        readout: str = DiscoverOptions.readout,
+        readout: str | None = DiscoverOptions.readout,
         views: str | Views = DiscoverOptions.views,
         view_steps: int = DiscoverOptions.view_steps,
         label_epochs: int = DiscoverOptions.label_epochs,
@@ -460,7 +460,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         first += [[job[f.name] for f in fields(group)] for group in (NetworkOptions, PretrainOptions)]
         keys = {"pretrain": first}
         if self.clusterer is None and not callable(self.views):
-            cut = ("readout", "kmeans_restarts") if job["method"] == "cd-knet+" else ()  # after the learning
+            cut = ("readout", "kmeans_restarts") if job["method"] in CUTTING else ()  # after the learning
             second = [*first, [job[f.name] for f in fields(DiscoverOptions) if f.name not in cut]]
             keys |= {"discover": second, "cluster": [*second, [job[name] for name in cut]]}
         return keys

@@ -210,10 +210,11 @@ class DiscoverOptions(Options):
         "or sharpened, with a reward for even use of the classes (SimGCD)",
         choices=("balanced", "sharpened"),
     )
-    readout: str = option(
-        "agreed",
-        "CD-KNet+: where clusters come from: what k-means and spectral cuts of the features agree on, one "
-        "spectral cut, k-means, or what the heads agree on",
+    readout: str | None = option(
+        None,
+        "cd-knet, CD-KNet+: where clusters come from: what k-means and spectral cuts of the features agree "
+        "on, one spectral cut, k-means, or what the heads agree on (CD-KNet+ alone has them); unset: k-means "
+        "(paper), agreed (CD-KNet+)",
         choices=("agreed", "spectral", "k-means", "heads"),
     )
     views: str = option(
@@ -248,6 +249,19 @@ class DiscoverOptions(Options):
     memory_limit: float = option(
         2.0, "stage 2: most gigabytes for a whole kernel; beyond that, landmarks stand in for it", above=0
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.method == "cd-knet" and self.readout == "heads":
+            raise ValueError(
+                "readout 'heads' needs heads, which method 'cd-knet' has none of. Got both. Take readout "
+                "'k-means', 'spectral' or 'agreed', or method 'cd-knet+'."
+            )
+
+    @property
+    def cut(self) -> str:
+        """Where clusters come from: as asked, or what suits the method."""
+        return self.readout or ("agreed" if self.method == "cd-knet+" else "k-means")
 
     @property
     def on_sphere(self) -> bool:

@@ -23,9 +23,9 @@ from cdknet.metrics import clustering_accuracy
 from cdknet.networks import embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, run_stages
-from cdknet.stages.discover import Clusterer
+from cdknet.stages.discover import Clusterer, cut_features
 from cdknet.stages.loop import Problem, derive_seed
-from cdknet.stages.plus import read_out, suited
+from cdknet.stages.plus import suited
 
 MOST_ROWS = 6000  # labelled samples that take part, unless there are many classes
 MOST_OF_A_CLASS = 250  # labelled samples of a class that take part where there are many
@@ -143,9 +143,9 @@ def rehearse(
 def reread(rehearsal: Rehearsal, fold: Fold, options: DiscoverOptions, *, seed: int) -> Rehearsal:
     """What `rehearse` finds where only `options.readout` differs: the same features, cut that way."""
     options = replace(options, n_new_classes=len(fold.hidden))
-    z = unit_length(rehearsal.features)
-    labels, _ = read_out(z, None, options, None, derive_seed(seed, "rehearsal", fold.number))
-    return rehearsal._replace(labels=labels.numpy())
+    z = unit_length(rehearsal.features) if options.on_sphere else rehearsal.features
+    cut = cut_features(z, options, None, derive_seed(seed, "rehearsal", fold.number))
+    return rehearsal._replace(labels=cut.tensors["pseudo_labels"].numpy())
 
 
 def stages_of(params: Mapping[str, Any]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from cdknet.rehearsal import (
     reread,
 )
 from cdknet.runs import append_jsonl, fingerprint, read_jsonl
-from cdknet.stages.discover import view_name
+from cdknet.stages.discover import CUTTING, view_name
 from cdknet.stages.plus import suited
 
 # What is tried: options that differ from those given. The first is what is kept where none is better.
@@ -45,10 +45,10 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "one spectral cut": {"readout": "spectral"},
     "k-means": {"readout": "k-means"},
     "paper's network": {"network": "paper"},
-    "paper": {"method": "cd-knet"},
+    "paper": {"method": "cd-knet", "readout": None},
 }
 # Which options of the candidates a method reads beside `method`; CD-KNet+ reads all of them, rivals none.
-READ: dict[str, set[str]] = {"cd-knet": {"label_weight"}}
+READ: dict[str, set[str]] = {"cd-knet": {"label_weight", "readout"}}
 GIVEN, ALONE = "as given", "images alone"
 ROOM = 10  # a time budget worth so many rehearsals leaves room to try other options
 Report = dict[str, Any]
@@ -183,7 +183,7 @@ def score(accuracies: Sequence[float], given: Sequence[float]) -> float:
 
 def only_cuts(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether the features learned with one set of options serve another, which only cuts them otherwise."""
-    cuts = other["method"] == "cd-knet+" and other["readout"] != "heads"  # heads are gone after stage 2
+    cuts = other["method"] in CUTTING and other["readout"] != "heads"  # heads are gone after stage 2
     return cuts and {**mine, "readout": ""} == {**other, "readout": ""}
 
 
@@ -201,11 +201,12 @@ def distinct(
     kept: dict[str, Mapping[str, Any]] = {}
     seen: list[tuple[str, DiscoverOptions]] = []
     for name, options in candidates.items():
-        if any(option in taken for option in options):
+        if any(value is not None and option in taken for option, value in options.items()):
             continue
         meant = DiscoverOptions.pick({**params, **options})
         if meant.method != "cd-knet+" and not options.keys() <= {"method"} | READ.get(meant.method, set()):
             continue
+        meant = replace(meant, readout=meant.cut)
         if meant.method == "cd-knet+":
             if name != GIVEN and meant.lead == "labels" and meant.label_weight == 0:
                 continue

@@ -23,10 +23,12 @@ from cdknet.spectral import (
     spectral_embedding,
     subspace_turn,
 )
-from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
+from cdknet.stages.loop import Checkpoint, Loop, Problem, Snapshot, batches, derive_seed, once
 from cdknet.views import VIEWS, Views, check_views, choose_views
 
 GRAPHS = (15, 30)  # neighbours of a sample in the graphs that are cut into classes
+GRAPH_NEIGHBORS = 30  # the same for one spectral cut; with 15 it falls apart on small sets
+CUTTING = ("cd-knet", "cd-knet+")  # methods whose features can be cut in several ways
 BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
 
 
@@ -64,7 +66,7 @@ def discover(
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Discovery:
-    """Stage 2, section V.C: Algorithm 1, then k-means on f(X_u).
+    """Stage 2, section V.C: Algorithm 1, then clusters of f(X_u), by k-means unless `readout` says otherwise.
 
     maximise  HSIC(f(X), U) + λ HSIC(f(X_l), Y)  over the network and UᵀU = I, Eq. (9),
 
@@ -142,18 +144,20 @@ def discover(
         loop.tensors["U"], loop.facts["sigma"] = spectral_step()
     loop.run(options.discover_epochs, epoch)
 
-    # Alg. 1: cluster f(X_u).
-    if not loop.done:
-        z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
-        labels = cluster(z, m_u, clusterer, restarts=options.kmeans_restarts, seed=seed)
-        loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
     loop.finish()
-    kept = loop.tensors
+
+    def clusters() -> Snapshot:
+        """Alg. 1: cluster f(X_u)."""
+        z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
+        return cut_features(z, options, clusterer, seed)
+
+    found = once(checkpoint, "cluster", clusters)
     return Discovery(
         network.eval(),
-        kept["pseudo_labels"],
-        kept["centers"],
-        U=kept["U"],
+        found.tensors["pseudo_labels"],
+        found.tensors["centers"],
+        votes=found.facts["votes"],
+        U=loop.tensors["U"],
         U_rows=rows,
         sigma=float(loop.facts["sigma"]),
     )
@@ -266,6 +270,22 @@ def cluster(
             f"Got {labels.min()} ... {labels.max()}."
         )
     return torch.from_numpy(labels.astype(np.int64))
+
+
+def cut_features(
+    z: Tensor, options: DiscoverOptions, clusterer: Clusterer | None, seed: int, labels: Tensor | None = None
+) -> Snapshot:
+    """Clusters of the rows of z, to be kept: as `clusterer` or `options.cut` says, or given as `labels`."""
+    m_u, restarts = wanted_classes(options), options.kmeans_restarts
+    cut = "given" if labels is not None else "own" if clusterer is not None else options.cut
+    if cut == "agreed":
+        labels = agreed_labels(z, m_u, restarts=restarts, seed=seed)
+    elif cut == "spectral":
+        labels = spectral_labels(z, m_u, neighbors=GRAPH_NEIGHBORS, restarts=restarts, seed=seed)
+    elif labels is None:  # k-means; heads, where there was no time for them to learn
+        labels = cluster(z, m_u, clusterer, restarts=restarts, seed=seed)
+    tensors = {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
+    return Snapshot(1, True, tensors, {"votes": cut in ("agreed", "spectral")})
 
 
 def spectral_labels(

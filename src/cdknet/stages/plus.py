@@ -15,15 +15,12 @@ from cdknet.history import History
 from cdknet.hsic import Factor, gaussian_kernel, hsic, identity_dependence
 from cdknet.networks import Network, embed, is_iq, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.readout import class_means
 from cdknet.spectral import neighbor_embedding
 from cdknet.stages.discover import (
     Clusterer,
     Discovery,
-    agreed_labels,
-    cluster,
+    cut_features,
     endless_batches,
-    spectral_labels,
     subsample,
     view_function,
     wanted_classes,
@@ -35,7 +32,6 @@ from cdknet.views import Views
 SIGMA = 0.5  # width of the kernel on the unit sphere
 WEIGHT_DECAY = 1e-4
 BUDGET_STEPS = 10  # most steps of an epoch under a time budget
-GRAPH_NEIGHBORS = 30  # of the graph for `readout="spectral"`; with 15 it falls apart on small sets
 LEAD_BATCH = 256  # most samples a step where old labels lead: more steps do better than larger ones
 MANY = 30  # old classes whose labels alone teach what to look at
 PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to nothing
@@ -75,7 +71,7 @@ def discover_plus(
         raise ValueError(
             "label_weight must be finite for method 'cd-knet+'. Got inf. Labels alone: method 'cd-knet'."
         )
-    if options.readout == "heads" and n_heads == 0 and clusterer is None:
+    if options.cut == "heads" and n_heads == 0 and clusterer is None:
         raise ValueError(
             "readout 'heads' needs heads. Got 0, the default for I/Q. Set heads, or take another readout."
         )
@@ -168,9 +164,10 @@ def discover_plus(
     def clusters() -> Snapshot:
         z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
         in_time = loop.history.budget is None or loop.facts.get("grouped", False)  # for heads to learn
-        labels, how = read_out(z, heads if in_time else None, options, clusterer, seed)
-        tensors = {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
-        return Snapshot(1, True, tensors, {"readout": how})
+        said = None
+        if options.cut == "heads" and in_time and clusterer is None:
+            said = consensus(heads, z, m_u, restarts=options.kmeans_restarts, seed=seed)
+        return cut_features(z, options, clusterer, seed, said)
 
     found = once(checkpoint, "cluster", clusters)
     del network.heads
@@ -178,7 +175,7 @@ def discover_plus(
         network.eval(),
         found.tensors["pseudo_labels"],
         found.tensors["centers"],
-        votes=found.facts["readout"] in ("agreed", "spectral"),
+        votes=found.facts["votes"],
         U=loop.tensors.get("U"),
         U_rows=graph if "U" in loop.tensors else None,
         sigma=SIGMA,
@@ -205,23 +202,6 @@ def suited(options: DiscoverOptions, shape: tuple[int, ...], n_old_classes: int)
         view_weight=mu if options.view_weight is None else options.view_weight,
         heads=heads if options.heads is None else options.heads,
     )
-
-
-def read_out(
-    z: Tensor, heads: Heads | None, options: DiscoverOptions, clusterer: Clusterer | None, seed: int
-) -> tuple[Tensor, str]:
-    """Pseudo-labels of the rows of z, and how they were found. `heads` is None where they learned nothing."""
-    m_u, restarts = wanted_classes(options), options.kmeans_restarts
-    if clusterer is not None:
-        return cluster(z, m_u, clusterer, seed=seed), "clusterer"
-    if options.readout == "heads" and options.heads and heads is not None:
-        return consensus(heads, z, m_u, restarts=restarts, seed=seed), "heads"
-    if options.readout == "agreed":
-        return agreed_labels(z, m_u, restarts=restarts, seed=seed), "agreed"
-    if options.readout == "spectral":
-        found = spectral_labels(z, m_u, neighbors=GRAPH_NEIGHBORS, restarts=restarts, seed=seed)
-        return found, "spectral"
-    return cluster(z, m_u, restarts=restarts, seed=seed), "k-means"
 
 
 def _agreement(z: Tensor, gamma: float) -> Tensor:
