@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from cdknet.inputs import Inputs, check_X, input_statistics
+from cdknet.layers import Dropout, OverTime
 from cdknet.networks import PORTION, build_network, choose_architecture, embed, grow
 from cdknet.stages.loop import seeded
 
@@ -275,3 +276,39 @@ def test_training_without_dropout_gives_a_sample_the_same_features_every_time():
     assert net.training
     torch.testing.assert_close(net(x), net(x), rtol=0, atol=0)
     assert not torch.equal(net.train()(x), net.train()(x))
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 2), (2, 3), (3, 0)])
+def test_a_convolution_over_time_is_torchs(stride, padding):
+    torch.manual_seed(0)
+    plain = nn.Conv1d(2, 6, 5, stride, padding).double()
+    ours, next_one = OverTime(2, 6, 5, stride, padding).double(), OverTime(6, 4, 3, padding=1).double()
+    ours.load_state_dict(plain.state_dict())
+    x = torch.randn(3, 2, 40, dtype=torch.float64)
+    torch.testing.assert_close(ours(x).squeeze(2), plain(x))
+    twice = nn.functional.conv1d(plain(x), next_one.weight, next_one.bias, padding=1)
+    torch.testing.assert_close(next_one(ours(x)).squeeze(2), twice)
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5, 0.3, 1 / 256])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_dropout_keeps_its_share_at_the_right_scale(p, layout):
+    torch.manual_seed(0)
+    x = torch.ones(16, 30, 11, 13).to(memory_format=layout)  # an odd number of values to a word
+    layer = Dropout(p)
+    out = layer(x)
+    kept = out != 0
+    torch.testing.assert_close(out[kept], torch.full_like(out[kept], 1 / (1 - p)))
+    n = x.numel()
+    assert abs(float(kept.double().mean()) - (1 - p)) < 5 * (p * (1 - p) / n) ** 0.5  # five deviations
+    for share in kept.double().mean(dim=(0, 2, 3)):  # the same in every channel
+        assert abs(float(share) - (1 - p)) < 5 * (p * (1 - p) * 30 / n) ** 0.5
+    assert not torch.equal(layer(x), out)
+    assert torch.equal(layer.eval()(x), x)
+
+
+def test_dropout_lets_through_the_slope_of_what_it_kept():
+    x = torch.randn(7, 9).T.requires_grad_()  # not contiguous
+    out = Dropout(0.5)(x)
+    (slope,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(slope, (out != 0).to(x.dtype) * 2)

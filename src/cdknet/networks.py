@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cdknet.inputs import Inputs
+from cdknet.layers import ChannelsLast, Crop, Dropout, OverTime, Residual, channels_last, normalised
 
 LARGEST_FLATTENED = 200_000
 PORTION = 128  # samples that go through a trunk at a time on a CPU: its cache holds what they make
@@ -63,7 +64,7 @@ class Network(nn.Module):
         self.intake = intake
         self.trunk = trunk
         self.penultimate: nn.Linear = penultimate
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.head = head
 
     def features(self, x: Tensor) -> Tensor:  # (n, d)
@@ -162,12 +163,12 @@ def _pooled_relu(pool: nn.Module) -> tuple[nn.Module, nn.Module]:
 def paper_mnist(shape: tuple[int, ...]) -> nn.Sequential:
     """The paper's network for MNIST and Fashion-MNIST: two 3x3 convolutions, one pooling."""
     channels = shape[0] if len(shape) == 3 else 1
-    return _channels_last(
+    return channels_last(
         nn.Conv2d(channels, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
         *_pooled_relu(nn.MaxPool2d(2)),
-        nn.Dropout(0.25),
+        Dropout(0.25),
         nn.Flatten(),
     )
 
@@ -178,9 +179,9 @@ def paper_cifar(shape: tuple[int, ...]) -> nn.Sequential:
     layers: list[nn.Module] = []
     for width in (32, 64):
         layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3)]
-        layers += [*_pooled_relu(nn.MaxPool2d(2)), nn.Dropout(0.25)]
+        layers += [*_pooled_relu(nn.MaxPool2d(2)), Dropout(0.25)]
         channels = width
-    return _channels_last(*layers, nn.Flatten())
+    return channels_last(*layers, nn.Flatten())
 
 
 def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
@@ -188,8 +189,8 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
     channels = shape[0]
     layers: list[nn.Module] = []
     for _ in range(5):
-        layers += [nn.Conv1d(channels, 128, 7, padding=3), nn.ReLU()]
-        layers += [nn.Conv1d(128, 128, 5, padding=2), *_pooled_relu(nn.MaxPool1d(2))]
+        layers += [OverTime(channels, 128, 7, padding=3), nn.ReLU()]
+        layers += [OverTime(128, 128, 5, padding=2), *_pooled_relu(nn.MaxPool2d((1, 2)))]
         channels = 128
     flattened = 128 * (shape[1] // 32)
     trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(flattened, 256), nn.ReLU())
@@ -200,63 +201,6 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
     return trunk
 
 
-def _channels_last(*layers: nn.Module) -> nn.Sequential:
-    """The layers in turn, their weights in the memory layout that convolutions on a CPU like best."""
-    return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-
-class ChannelsLast(nn.Module):
-    """Pictures in that layout too."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=torch.channels_last)
-
-
-class Crop(ChannelsLast):
-    """Also only a part of them, three quarters as high and wide: nearly half the work is saved.
-
-    While training, at a place drawn for the batch; else the middle.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        height, width = (3 * side // 4 for side in x.shape[-2:])
-        top, left = (x.shape[-2] - height) // 2, (x.shape[-1] - width) // 2
-        if self.training:
-            top = int(torch.randint(x.shape[-2] - height + 1, ()))
-            left = int(torch.randint(x.shape[-1] - width + 1, ()))
-        return super().forward(x[..., top : top + height, left : left + width])
-
-
-class Residual(nn.Module):
-    """x + two 3x3 convolutions of it, each normalised over the batch."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        first, second = _normalised(channels, channels, 3), _normalised(channels, channels, 3)
-        self.change = nn.Sequential(*first, *second[:-1])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(x + self.change(x))
-
-
-def _normalised(
-    channels: int, filters: int, width: int, *, stride: int = 1, flat: bool = False
-) -> list[nn.Module]:
-    """A convolution (over time if `flat`), normalised over the batch, and ReLU."""
-    if flat:
-        return [
-            nn.Conv1d(channels, filters, width, stride, width // 2, bias=False),
-            nn.BatchNorm1d(filters),
-            nn.ReLU(),
-        ]
-    padding = (width - 1) // 2
-    return [
-        nn.Conv2d(channels, filters, width, stride, padding, bias=False),
-        nn.BatchNorm2d(filters),
-        nn.ReLU(),
-    ]
-
-
 def small(shape: tuple[int, ...]) -> nn.Sequential:
     """Made for two CPU cores: strided, normalised over the batch, a projection of two layers at the end.
 
@@ -264,15 +208,15 @@ def small(shape: tuple[int, ...]) -> nn.Sequential:
     I/Q: over time. Else: dense layers.
     """
     if is_iq(shape):
-        layers = _normalised(shape[0], 64, 7, stride=2, flat=True) + _normalised(
+        layers = normalised(shape[0], 64, 7, stride=2, flat=True) + normalised(
             64, 128, 5, stride=2, flat=True
         )
-        layers += _normalised(128, 128, 5, stride=2, flat=True) + _normalised(128, 128, 3, flat=True)
-        layers += [nn.AdaptiveAvgPool1d(4), nn.Flatten()]
+        layers += normalised(128, 128, 5, stride=2, flat=True) + normalised(128, 128, 3, flat=True)
+        layers += [nn.AdaptiveAvgPool2d((1, 4)), nn.Flatten()]
         width = 512
     elif len(shape) == 3 and shape[0] >= 3 and min(shape[1:]) >= 16:
-        layers = [Crop(), *_normalised(shape[0], 64, 4, stride=2), *_normalised(64, 128, 3, stride=2)]
-        layers += [Residual(128), *_normalised(128, 256, 3, stride=2), Residual(256)]
+        layers = [Crop(), *normalised(shape[0], 64, 4, stride=2), *normalised(64, 128, 3, stride=2)]
+        layers += [Residual(128), *normalised(128, 256, 3, stride=2), Residual(256)]
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         width = 256
     elif len(shape) in (2, 3) and min(shape[-2:]) >= 6:
@@ -280,16 +224,16 @@ def small(shape: tuple[int, ...]) -> nn.Sequential:
         channels = shape[0] if len(shape) == 3 else 1
         layers = [
             ChannelsLast(),
-            *_normalised(channels, 32, 3, stride=first),
-            *_normalised(32, 64, 3, stride=2),
+            *normalised(channels, 32, 3, stride=first),
+            *normalised(32, 64, 3, stride=2),
         ]
-        layers += [*_normalised(64, 128, 3, stride=2), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+        layers += [*normalised(64, 128, 3, stride=2), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
         width = 512
     else:
         layers = [nn.Flatten(), nn.Linear(math.prod(shape), 512, bias=False), nn.BatchNorm1d(512), nn.ReLU()]
         width = 512
     layers += [nn.Linear(width, 256, bias=False), nn.BatchNorm1d(256), nn.ReLU()]
-    return _channels_last(*layers)
+    return channels_last(*layers)
 
 
 def bare(shape: tuple[int, ...]) -> nn.Sequential:
@@ -299,7 +243,7 @@ def bare(shape: tuple[int, ...]) -> nn.Sequential:
 
 def mlp(shape: tuple[int, ...]) -> nn.Sequential:
     """One hidden layer below the features: for vectors and precomputed embeddings."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 256), nn.ReLU(), nn.Dropout(0.25))
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 256), nn.ReLU(), Dropout(0.25))
 
 
 ARCHITECTURES = {
