@@ -1,12 +1,13 @@
-"""Speed of the engine as ratios against a rival in the same run: HSIC, the U step, stages 1 and 2.
+"""Speed of the engine as ratios against a rival in the same run: HSIC, the U step, layers, stages 1 and 2.
 
 python benchmarks/engine.py            all of them, about ten minutes on two cores
-python benchmarks/engine.py hsic       one of hsic, ustep, training, plus
+python benchmarks/engine.py hsic       one of hsic, ustep, training, layers, plus
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import gc
 import os
 import platform
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from cdknet.history import History
 from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, normalize_by_degree
 from cdknet.inputs import Inputs
+from cdknet.layers import Dropout, OverTime
 from cdknet.networks import build_network, has_bfloat16
 from cdknet.options import DiscoverOptions, PretrainOptions
 from cdknet.pipeline import keep_freed_memory
@@ -218,6 +220,58 @@ def benchmark_training() -> None:
     print(f"  throughput {rates['ours'] / rates['bare']:.3f} of the bare loop's   (wanted: at least 0.95)")
 
 
+# Layers
+
+NETWORKS = {
+    "the MNIST network": ("paper-mnist", (28, 28)),
+    "the CIFAR network": ("paper-cifar", (3, 32, 32)),
+    "the RF network": ("paper-rf", (2, 198)),
+    "the small network of CD-KNet+, I/Q": ("small", (2, 198)),
+}
+
+
+def with_torchs_layers(trunk: nn.Module) -> nn.Sequential:
+    """A trunk of ours with the layers that anyone would take: nn.Conv1d and what goes with it, nn.Dropout."""
+    over_time = any(isinstance(layer, OverTime) for layer in trunk.modules())
+    layers: list[nn.Module] = []
+    for layer in copy.deepcopy(trunk).children():
+        if isinstance(layer, OverTime):
+            padding, has_bias = cast(tuple[int, ...], layer.padding), layer.bias is not None
+            ends, size = (layer.in_channels, layer.out_channels), layer.kernel_size[0]
+            layer = nn.Conv1d(*ends, size, layer.stride[0], padding[0], bias=has_bias)
+        elif over_time and isinstance(layer, nn.MaxPool2d):
+            layer = nn.MaxPool1d(2)
+        elif over_time and isinstance(layer, nn.BatchNorm2d):
+            layer = nn.BatchNorm1d(layer.num_features)
+        elif over_time and isinstance(layer, nn.AdaptiveAvgPool2d):
+            layer = nn.AdaptiveAvgPool1d(4)
+        elif isinstance(layer, Dropout):
+            layer = nn.Dropout(layer.p)
+        layers.append(layer)
+    return nn.Sequential(*layers)
+
+
+def benchmark_layers() -> None:
+    keep_freed_memory()  # for both
+    print("\nA training step of 128 samples, against the same network of torch's own layers")
+    for title, (architecture, shape) in NETWORKS.items():
+        ours = build_network(shape, 10, architecture=architecture).train()
+        plain = copy.deepcopy(ours)
+        plain.trunk = with_torchs_layers(ours.trunk)
+        x, y = torch.randn(128, *shape), torch.arange(128) % 10
+        times: dict[str, list[float]] = {"ours": [], "plain": []}
+        for network in (ours, plain):
+            network.in_bfloat16 = has_bfloat16(x.device)
+        for turn in range(9):  # by turns, so that a slow moment of the machine hits both
+            for name, network in (("ours", ours), ("plain", plain)):
+                start = time.process_time()
+                nn.functional.cross_entropy(network(x), y).backward()
+                times[name] += [time.process_time() - start] * (turn > 0)
+        fast, slow = (1000 * statistics.median(times[name]) for name in ("ours", "plain"))
+        short = "bfloat16" if ours.in_bfloat16 else "float32"
+        print(f"  {title}, {short}: {fast:.0f} ms, torch's {slow:.0f} ms, {slow / fast:.2f} x as fast")
+
+
 # Stage 2 of CD-KNet+
 
 STEPS, NEW, OLD = 12, 512, 256
@@ -296,6 +350,7 @@ PARTS = {
     "hsic": benchmark_hsic,
     "ustep": benchmark_ustep,
     "training": benchmark_training,
+    "layers": benchmark_layers,
     "plus": benchmark_plus,
 }
 
