@@ -24,6 +24,7 @@ from cdknet import ClassDiscovery, data
 from cdknet.data import OpenWorldProblem, hide_classes
 from cdknet.data.openworld import OpenWorldData
 from cdknet.demo import compare
+from cdknet.options import DiscoverOptions
 from cdknet.reproduce.plan import DATASETS
 
 CANDIDATES: dict[str, dict[str, Any]] = {
@@ -57,6 +58,7 @@ PAPER_CANDIDATES: dict[str, dict[str, Any]] = {
     "paper, stage 1 to the end": {"enough": 1.0},
     "paper, lambda 1, stage 1 to the end": {"label_weight": 1.0, "enough": 1.0},
     "paper, lambda 3, stage 1 to the end": {"label_weight": 3.0, "enough": 1.0},
+    "paper, agreed cuts, stage 1 to the end": {"readout": "agreed", "enough": 1.0},
     "paper, free features": {"normalize_features": False},
     "paper, free, stage 1 to the end": {"normalize_features": False, "enough": 1.0},
     "paper, free, sigma 1": {"normalize_features": False, "sigma_scale": 1.0},
@@ -137,8 +139,10 @@ def report(cells: list[dict[str, Any]]) -> None:
             print(f"{name:26}{means}{min(cell['stage 3'] for cell in mine):14.3f}  ({len(mine)} folds)")
 
 
-def default_options() -> dict[str, Any]:
-    params = ClassDiscovery().get_params()
+def all_options(given: dict[str, Any]) -> dict[str, Any]:
+    """The options given, and those that are not as a fit takes them."""
+    params = ClassDiscovery(**given).get_params()
+    params["readout"] = params["readout"] or DiscoverOptions(method=params["method"]).cut
     return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
 
 
@@ -149,7 +153,6 @@ ONLY_PLUS = (
     "head",
     "collapse",
     "spectral",
-    "readout",
     "expand_epochs",
     "replay",
 )
@@ -168,12 +171,11 @@ def current_cells(dataset: str, cells: list[dict[str, Any]]) -> list[dict[str, A
 
     An option that came later is not in a cell: it does nothing by default.
     """
-    defaults = default_options()
 
     def is_current(cell: dict[str, Any]) -> bool:
         if cell["dataset"] != dataset or cell["candidate"] not in CANDIDATES:
             return False
-        now = {**defaults, **chosen_options(dataset, cell["candidate"])}
+        now = all_options(chosen_options(dataset, cell["candidate"]))
         return all(now.get(name) == value for name, value in relevant(cell["options"]).items())
 
     return [cell for cell in cells if is_current(cell)]
@@ -199,7 +201,7 @@ def main() -> None:
             if hidden in done:
                 continue
             key = {"dataset": dataset, "candidate": name, "hidden": list(hidden), "seed": seed}
-            key["options"] = relevant({**default_options(), **options})
+            key["options"] = relevant(all_options(options))
             cells.append({**key, **run_cell(dataset, options, hidden, seed)})
             with arguments.results.open("a") as file:
                 file.write(json.dumps(cells[-1]) + "\n")
