@@ -48,6 +48,11 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
     truth, run = read_labels(truth_file), read_run(folder)
     unlabelled = [row for row in run.labels if row["given"] == "0"]
     scored = [row for row in unlabelled if row["id"] in truth]
+    if not scored and any(row["id"] in truth for row in run.labels):
+        raise ValueError(
+            f"{truth_file}: must have the class of a sample that was unlabelled, such as "
+            f"{unlabelled[0]['id']!r}. Got only samples whose class the run was given."
+        )
     if not scored:
         raise ValueError(
             f"{truth_file}: ids must be those of labels.csv in {folder}, such as {run.labels[0]['id']!r}. "

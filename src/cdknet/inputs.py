@@ -107,7 +107,13 @@ def check_pixels(X: NDArray[Any], pixels: bool | None) -> None:
             f"X must not be uint8, which is divided by 255: fit was given another type. Got {X.dtype}. Use "
             "the type of fit, such as X.astype(np.float32), or X / 255 if the samples of fit were in [0, 1]."
         )
-    if X.dtype.kind == "f" and X.min() >= 0 and X.max() <= 1:  # divided already
+    inside = X.dtype.kind == "b" or (X.dtype.kind == "f" and X.min() >= 0 and X.max() <= 1)
+    if inside and np.isin(X, (0, 1)).all():
+        raise ValueError(
+            "X must be uint8 as in fit: of 0 and 1 alone nobody can tell whether they were divided by 255. "
+            f"Got {X.dtype}. Use X.astype(np.uint8), or 255 * X.astype(np.uint8) if 1 stands for 255."
+        )
+    if inside:  # divided already
         return
     raise ValueError(
         f"X must be uint8 as in fit, or in [0, 1]. Got {X.dtype}. Use X.astype(np.uint8), or X / 255."
@@ -136,7 +142,7 @@ def _check_finite(array: NDArray[Any]) -> None:
             what = "NaN" if np.isnan(part[~good][0]) else "infinity or a value too large for float32"
             raise ValueError(
                 f"X must be finite. Got {what} in row {row} (Input X contains {what}). "
-                "Drop or fill such rows before the fit."
+                "Drop or fill such rows first."
             )
 
 

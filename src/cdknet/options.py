@@ -162,7 +162,9 @@ class DiscoverOptions(Options):
         "not for cd-knet+, which has no stage 1",
     )
     label_weight: float = option(
-        10.0, "stage 2: lambda, weight of the old labels; 0: images alone; inf: labels alone", least=0
+        10.0,
+        "stage 2: lambda, weight of the old labels; 0: images alone; inf (not for CD-KNet+): labels alone",
+        least=0,
     )
     discover_epochs: int = option(
         20, "stage 2: most rounds of network step and U step; CD-KNet+ counts steps", least=1

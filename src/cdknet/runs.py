@@ -116,7 +116,7 @@ def check_target(folder: Path, force: bool) -> None:
     if folder.exists() and not force:
         raise FileExistsError(
             f"{folder} must not exist yet. Got a {'folder' if folder.is_dir() else 'file'} of that name. "
-            "Choose another name, or say --force (force=True) to replace it."
+            f"Choose another name{', or say --force (force=True) to replace it' * folder.is_dir()}."
         )
     if folder.exists() and not (folder / "config.json").is_file():
         raise FileExistsError(
@@ -289,7 +289,7 @@ def summary(run: Run) -> dict[str, Any]:
         "time_budget": options.get("time_budget"),
         "spent": config.get("spent", {}),
         "epochs": epochs,
-        "seconds": round(sum(row["seconds"] for row in run.history), 1),
+        "notes": config.get("notes", []),
         "pictures": sorted(run.pictures),
     }
 

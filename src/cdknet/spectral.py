@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from scipy.sparse import coo_array, diags_array
+from numpy.typing import NDArray
+from scipy.sparse import coo_array, csr_array, diags_array
+from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
@@ -18,6 +21,7 @@ from cdknet.hsic import center, gaussian_kernel
 
 DENSE_ORDER = 1000  # up to this order a full eigh is as fast as ARPACK and has no tolerance
 MOST_LANDMARKS = 2000
+BRIDGE = 0.3  # weight of the edge that joins two parts of a graph; near neighbours have .4 and more
 
 
 class Eigenpairs(NamedTuple):
@@ -25,6 +29,10 @@ class Eigenpairs(NamedTuple):
 
     values: Tensor  # (r,)
     vectors: Tensor  # (n, r), orthonormal columns, each with its largest entry positive
+
+    def to(self, like: Tensor) -> Eigenpairs:
+        """The same in the type and on the device of `like`."""
+        return Eigenpairs(self.values.to(like), self.vectors.to(like))
 
 
 def median_distance(z: Tensor, *, sample: int = 2000, seed: int = 0) -> float:
@@ -186,33 +194,115 @@ def nearest_neighbors(z: Tensor, k: int, *, among: Tensor | None = None) -> tupl
     return torch.cat(near), torch.cat(rows)
 
 
-def neighbor_embedding(z: Tensor, r: int, *, neighbors: int = 15) -> Eigenpairs:
-    """The top r eigenvectors of H D^-½ W D^-½ H, W a locally scaled graph of nearest neighbours.
+def neighbor_graph(z: Tensor, neighbors: int = 15) -> csr_array:
+    """W, a locally scaled graph of nearest neighbours, its parts joined (`bridged`). O(n) memory.
 
     W_ij = exp(-‖z_i - z_j‖² / σ_i σ_j) where j is among the `neighbors` nearest of i or i of j, else 0; σ_i
-    is the distance to the middle one of i's neighbours (Zelnik-Manor and Perona 2004). The same U step as
-    `spectral_embedding`, for a kernel that keeps to the neighbourhood; O(n) memory.
+    is the distance to the middle one of i's neighbours (Zelnik-Manor and Perona 2004).
     """
     n = len(z)
     k = min(neighbors, n - 1)
-    if not 1 <= r < n:
-        raise ValueError(f"r must lie in [1, {n - 1}], below the number of samples. Got {r}.")
     with torch.no_grad():
         near, rows = nearest_neighbors(z.double(), k)
         scale = near[:, (k - 1) // 2].clamp_min(1e-12)
         weights = torch.exp(-near.square() / (scale[:, None] * scale[rows]))
     i = np.repeat(np.arange(n), k)
     W = coo_array((weights.cpu().numpy().ravel(), (i, rows.cpu().numpy().ravel())), shape=(n, n)).tocsr()
-    W = W.maximum(W.T)
-    inverse_root = 1 / np.sqrt(np.maximum(W.sum(axis=1), 1e-300))
-    W = (diags_array(inverse_root) @ W @ diags_array(inverse_root)).tocsr()
-    try:
-        values, vectors = _leading(lambda x: _center(W @ _center(x)), n, r, 1e-7)
-    except ArpackError:  # many samples that are the same: pay for the exact answer
-        whole = np.linalg.eigh(center(torch.from_numpy(W.toarray())).numpy())
-        values, vectors = whole.eigenvalues[-r:], np.ascontiguousarray(whole.eigenvectors[:, -r:])
-    pairs = torch.from_numpy(values), torch.from_numpy(vectors)
-    return Eigenpairs(pairs[0].flip(0).to(z), _fix_signs(pairs[1].flip(1).to(z)))
+    return bridged(W.maximum(W.T).tocsr(), z)
+
+
+def neighbor_embedding(z: Tensor, r: int, *, neighbors: int = 15) -> Eigenpairs:
+    """The top r eigenvectors of H D^-½ W D^-½ H, W a graph of near neighbours.
+
+    The same U step as `spectral_embedding`, for a kernel that keeps to the neighbourhood.
+    """
+    return graph_embedding(neighbor_graph(z, neighbors), r).to(z)
+
+
+def graph_embedding(W: csr_array, r: int, *, centred: bool = True) -> Eigenpairs:
+    """The top r eigenvectors of H D^-½ W D^-½ H, W a `neighbor_graph`; not `centred`, without H.
+
+    Without it for r clusters (Ng, Jordan and Weiss 2001): H takes one direction away, so of r centred
+    vectors the last already cuts the largest of r clusters in two.
+    """
+    n = W.shape[0]
+    if not 1 <= r < n:
+        raise ValueError(f"r must lie in [1, {n - 1}], below the number of samples. Got {r}.")
+    inverse_root = diags_array(1 / np.sqrt(np.maximum(W.sum(axis=1), 1e-300)))
+    K = (inverse_root @ W @ inverse_root).tocsr()
+    found = None
+    if n > DENSE_ORDER:
+        product = (lambda x: _center(K @ _center(x))) if centred else (lambda x: K @ x)
+        with suppress(ArpackError):  # many samples that are the same: pay for the exact answer, too
+            found = every_leading(product, n, r, 1e-7)
+    if found is None:
+        dense = torch.from_numpy(K.toarray())
+        whole = np.linalg.eigh((center(dense) if centred else dense).numpy())
+        found = whole.eigenvalues[-r:], np.ascontiguousarray(whole.eigenvectors[:, -r:])
+    values, vectors = torch.from_numpy(found[0]), torch.from_numpy(found[1])
+    return Eigenpairs(values.flip(0), _fix_signs(vectors.flip(1)))
+
+
+def normalized_cut(W: csr_array, labels: NDArray[Any]) -> float:
+    """Σ_c cut(c, rest) / volume(c): the share of each cluster's edges that leave it, summed. W: the graph.
+
+    What spectral clustering makes small (Shi and Malik 2000), of any clustering; 0 where no edge is cut.
+    """
+    members = coo_array((np.ones(len(labels)), (np.arange(len(labels)), labels))).tocsr()
+    between = (members.T @ W @ members).toarray()
+    volumes = between.sum(axis=1)
+    return float((1 - np.diag(between) / np.maximum(volumes, 1e-300))[volumes > 0].sum())
+
+
+def bridged(W: csr_array, z: Tensor) -> csr_array:
+    """A graph with its parts joined: each by one edge to the nearest sample of another, until there is one.
+
+    So eigenvectors tell large parts apart before small ones. Of parts that nothing joins each counts as much
+    as any other: a few strays would be a cluster, and two classes one.
+    """
+    while (parts := connected_components(W, directed=False))[0] > 1:
+        member = torch.from_numpy(parts[1]).to(z.device)
+        ends = [_nearest_elsewhere(z, member, part) for part in range(parts[0])]
+        i, j = np.array(ends).T
+        bridge = coo_array((np.full(len(i), BRIDGE), (i, j)), shape=W.shape).tocsr()
+        W = W.maximum(bridge).maximum(bridge.T).tocsr()
+    return W
+
+
+def _nearest_elsewhere(z: Tensor, member: Tensor, part: int) -> tuple[int, int]:
+    """The two nearest samples of which one is in `part` and one is not."""
+    mine, others = (member == part).nonzero()[:, 0], (member != part).nonzero()[:, 0]
+    near, rows = nearest_neighbors(z[mine], 1, among=z[others])
+    best = int(near.argmin())
+    return int(mine[best]), int(others[rows[best, 0]])
+
+
+def every_leading(
+    product: Callable[[np.ndarray], np.ndarray], n: int, r: int, tolerance: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """`_leading` where eigenvalues may be many times the same, of which ARPACK finds some and misses others.
+
+    What is left beside those found is asked for its largest, until none is larger than the least of them.
+    """
+    values, vectors = _leading(product, n, r, tolerance)
+    for _ in range(r):
+        found = vectors
+        beside = min(r, n - r - 1)
+        if beside < 1:
+            break
+
+        def rest(x: np.ndarray, found: np.ndarray = found) -> np.ndarray:
+            y = product(x - found @ (found.T @ x))
+            left: np.ndarray = y - found @ (found.T @ y)
+            return left
+
+        more, others = _leading(rest, n, beside, tolerance)
+        if more[-1] <= values[0] + tolerance:
+            break
+        values, vectors = np.concatenate([values, more]), np.concatenate([vectors, others], axis=1)
+        best = np.argsort(values, kind="stable")[-r:]
+        values, vectors = values[best], np.ascontiguousarray(vectors[:, best])
+    return values, vectors
 
 
 def _center(x: np.ndarray) -> np.ndarray:

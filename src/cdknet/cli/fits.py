@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -205,6 +206,7 @@ def tune(
     from cdknet.model import device_of
     from cdknet.pipeline import Parts
     from cdknet.progress import Bars, CtrlC
+    from cdknet.rehearsal import NoRehearsal
     from cdknet.runs import replace_file
     from cdknet.tune import tune as tune_options
 
@@ -224,6 +226,8 @@ def tune(
                 history=History([bars, ctrl_c], Budget(seconds, ["tune"]) if seconds else None),
                 kept=kept,
             )
+        except NoRehearsal as reason:
+            raise ValueError(f"Options cannot be tried on hidden old classes: {reason}.") from None
         except KeyboardInterrupt:
             begun = f"Finished fits are in {kept}. The same command goes on."
             raise InterruptedRun(begun if kept.exists() else "It had only begun: start again.") from None
@@ -321,6 +325,8 @@ def show(run: RunFolder, as_json: Json = False) -> None:
 
 
 def _open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
+    from cdknet.data import odd_labels
+
     samples, truth = open_data(data, reading)
     if samples.y is None:
         raise ValueError(
@@ -328,7 +334,7 @@ def _open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenT
             "with --label-column, put images into a sub-folder a class and one named unlabelled/, or give "
             "--labels FILE, a CSV of id and label."
         )
-    return samples, truth
+    return replace(samples, notes=(*samples.notes, *odd_labels(samples.y))), truth
 
 
 def _how_many(asked: int | None, truth: HiddenTruth | None) -> int:

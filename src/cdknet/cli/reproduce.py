@@ -52,9 +52,14 @@ def reproduce(
         return
     from cdknet.data import cache_dir
     from cdknet.progress import CellBars, CtrlC
-    from cdknet.reproduce.runner import run_cells
+    from cdknet.reproduce.runner import read_results, run_cells
 
     say(f"Budget {budget}: {BUDGETS[budget]}", quiet=as_json)
+    done = read_results(results)
+    there = sum(not done.get(cell.key, {"stale": True})["stale"] for cell in cells)
+    if there:
+        told = f"{there} of {len(cells)} cells are in {results} already and are not run again"
+        say(f"{told} (--results NEW_FOLDER: run them here).", quiet=as_json)
     lines = []
     with CtrlC() as ctrl_c, CellBars(len(cells), quiet=as_json) as bars:
         try:

@@ -3,6 +3,7 @@
 Importing this is cheap: no torch, no scikit-learn, no pyarrow until a function needs it.
 """
 
+from .checks import odd_labels
 from .files import kinds, open
 from .labelfile import attach_labels, read_labels
 from .openworld import UNLABELED, HiddenTruth, OpenWorldData, OpenWorldProblem, hide_classes
@@ -28,6 +29,7 @@ __all__ = [
     "kinds",
     "load",
     "names",
+    "odd_labels",
     "open",
     "read_labels",
     "sample_sheet",

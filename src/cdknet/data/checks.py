@@ -234,6 +234,30 @@ def labels_from_text(path: Path, texts: Sequence[str], size: int) -> AnyArray:
     return text_array(path, [text or str(UNLABELED) for text in stripped], "labels", size)
 
 
+UNKNOWN = (
+    "na",
+    "n/a",
+    "?",
+    "none",
+    "null",
+    "unknown",
+    "unlabelled",
+    "unlabeled",
+)  # no class, one would think
+
+
+def odd_labels(y: AnyArray) -> tuple[str, ...]:
+    """A note for each class whose name says that the class is not known."""
+    if y.dtype.kind != "U":
+        return ()
+    names, counts = np.unique(y, return_counts=True)
+    return tuple(
+        f"label {name!r} ({count:,} samples) is taken for the name of a class; blank is unlabelled"
+        for name, count in zip(names.tolist(), counts.tolist(), strict=True)
+        if name.lower() in UNKNOWN
+    )
+
+
 def is_whole(text: str) -> bool:
     """Whether `text` is a whole number written plainly: 7, -1, or 7.0 as pandas writes it beside gaps.
 

@@ -56,6 +56,8 @@ def attach_labels(samples: Samples, path: str | Path) -> Samples:
             f"Got {min(stray)!r}, which is none of them."
         )
     texts = [labels.get(name, "") for name in samples.ids.tolist()]
-    return replace(
-        samples, y=labels_from_text(Path(path), texts, max(Path(path).stat().st_size, samples.X.nbytes))
-    )
+    y = labels_from_text(Path(path), texts, max(Path(path).stat().st_size, samples.X.nbytes))
+    notes = samples.notes
+    if samples.y is not None:
+        notes += (f"labels from {path} alone, in place of those in {samples.source}",)
+    return replace(samples, y=y, notes=notes)

@@ -96,7 +96,7 @@ class Feature:
         if values and all(map(DECIMAL_COMMA.fullmatch, values)):
             raise ValueError(
                 f"{path}: numbers must have a decimal point. Got {values[0]!r} in column {self.name!r}. "
-                "Write it with a point: 1.5, not 1,5."
+                "Write 1.5 for 1,5, and a thousand as 1000 if that is what 1,000 means."
             )
 
 

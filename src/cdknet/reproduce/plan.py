@@ -80,6 +80,8 @@ OURS = ("cd-knet+", "cd-knet+-exp")
 IMAGES = ("mnist", "fashion-mnist", "cifar-100")
 DATASETS = (*IMAGES, "rf-50-sim", "wifi-csi-30")
 
+CUTS = 2  # 1: a spectral cut took large classes for two, and ways that agreed on it were not questioned
+
 # Budgets: options that hold for every method of a data set.
 _RATES = {"mnist": 0.03, "fashion-mnist": 0.05, "cifar-100": 0.05, "rf-50-sim": 0.05}
 _EPOCHS = {"cifar-100": (70, 20, 30), "rf-50-sim": (25, 10, 25)}  # Table II; 50, 20, 30 for MNIST
@@ -142,6 +144,15 @@ class Cell(NamedTuple):
         apart = self.method in (*BASELINES, *MODERN, *OURS)
         budget = {} if apart else budget_options(self.budget, self.dataset)
         return budget | METHODS[self.method] | dict(self.changes)
+
+    @property
+    def cuts(self) -> int:
+        """Which state of the cuts of graphs of neighbours a fit depends on (`CUTS`); 0: on none."""
+        options = self.options
+        by_graph = options["method"] == "spectral" or (
+            options["method"] == "cd-knet+" and options.get("readout", "agreed") in ("agreed", "spectral")
+        )
+        return CUTS if by_graph else 0
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Cell:

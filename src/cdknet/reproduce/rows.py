@@ -12,7 +12,7 @@ SETS = {
     "fashion-mnist": "Fashion-MNIST, 0-4 known, 5-9 new",
     "cifar-100": "CIFAR-100, 70 known, 30 new",
     "rf-50-sim": "rf-50-sim, 35 devices known, 15 new, drawn by the seed (a stand-in for RF-50)",
-    "wifi-csi-30": "wifi-csi-30, 20 devices known, 10 new, drawn by the seed (real radio)",
+    "wifi-csi-30": "wifi-csi-30, 20 devices known, the last 10 new (real radio)",
     "digits": "scikit-learn's digits, 0-4 known, 5-9 new",
 }
 

@@ -40,9 +40,12 @@ def read_results(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def is_stale(line: Mapping[str, Any]) -> bool:
-    """Whether the plan has since set other options for the cell: it is to be run again."""
-    now = {name: plain(value) for name, value in Cell.of(line["cell"]).options.items()}
-    return any(line["options"].get(name) != value for name, value in now.items())
+    """Whether the plan has since set other options for the cell, or cuts graphs otherwise: to be run again."""
+    cell = Cell.of(line["cell"])
+    now = {name: plain(value) for name, value in cell.options.items()}
+    return cell.cuts > line.get("cuts", 1) or any(
+        line["options"].get(name) != value for name, value in now.items()
+    )
 
 
 def seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
@@ -110,6 +113,7 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
         "new_classes": [str(c) for c in problem.test_truth.new_classes],
         "cell": cell._asdict() | {"changes": {k: plain(v) for k, v in cell.changes}},
         "options": {k: plain(v) for k, v in cell.options.items()},
+        "cuts": cell.cuts,
         "precision": model.chosen_["precision"],
         "train": _rounded(new_class_scores(problem.train_truth, model.labels_)._asdict()),
         "test": _rounded(new_class_scores(problem.test_truth, among_new)._asdict()),

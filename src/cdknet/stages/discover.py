@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 from torch import Tensor, nn
 
 from cdknet.history import History
@@ -18,8 +19,11 @@ from cdknet.networks import Network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import MOST_VOTERS, Neighbors, class_means
 from cdknet.spectral import (
+    graph_embedding,
     median_distance,
     neighbor_embedding,
+    neighbor_graph,
+    normalized_cut,
     spectral_embedding,
     subspace_turn,
 )
@@ -30,6 +34,8 @@ GRAPHS = (15, 30)  # neighbours of a sample in the graphs that are cut into clas
 GRAPH_NEIGHBORS = 30  # the same for one spectral cut; with 15 it falls apart on small sets
 CUTTING = ("cd-knet", "cd-knet+")  # methods whose features can be cut in several ways
 BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
+CLOSE = (0.0, 0.5, 1.0)  # the same for ways that keep closer to the neighbours
+TELLING = 0.55  # the share of a cut that another must be below to be taken in its place
 
 
 class FitsAndPredicts(Protocol):
@@ -303,41 +309,57 @@ def spectral_labels(
     """
 
     def label(part: Tensor) -> Tensor:
-        U = _graph_rows(part, n_clusters, neighbors)
+        U = _rows_of(_graph(part, n_clusters, neighbors), part, n_clusters, centred=False)
         return cluster(U, n_clusters, clusterer, restarts=restarts, seed=seed)
 
     return _label_part(z, n_clusters, neighbors, seed, label)
 
 
 def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int = 0) -> Tensor:
-    """Labels of the rows of z that several ways to cluster them agree on.
+    """Labels of the rows of z that several ways to cluster them agree on, if the graph does not object.
 
     k-means on z takes a class for a ball and may cut across a long one; on the rows of U it follows the
     neighbours, and may cut a class in two where they are sparse, for two others that touch. So: k-means on
     z, on U and on both side by side (`BLENDS`), U of a finer and of a coarser graph (`GRAPHS`), then k-means
     on what each said of a sample. A cut that only some of them make is outvoted.
+
+    These ways lean to classes of equal size (U is centred: its last vector cuts a class much larger than the
+    others in two). So the same is asked of rows that do not, and of ways that keep closer to the neighbours.
+    If one of them cuts a share of the edges that is far smaller (`TELLING`), it has found the gaps.
     """
+    few = math.ceil(restarts / 3)  # each is one voice of many
 
     def label(part: Tensor) -> Tensor:
-        ways = [part]
-        for neighbors in GRAPHS:
-            U = _graph_rows(part, n_clusters, neighbors)
-            ways += [torch.cat([blend * part, U], dim=1) if blend else U for blend in BLENDS]
-        few = math.ceil(restarts / 3)  # each is one voice of many
-        said = [cluster(points, n_clusters, restarts=few, seed=seed) for points in ways]
+        def voices(U: Tensor, blends: Sequence[float]) -> list[Tensor]:
+            ways = [torch.cat([blend * part, U], dim=1) if blend else U for blend in blends]
+            return [cluster(way, n_clusters, restarts=few, seed=seed) for way in ways]
+
+        graphs = [_graph(part, n_clusters, neighbors) for neighbors in GRAPHS]
+        said = [cluster(part, n_clusters, restarts=few, seed=seed)]
+        for graph in graphs:
+            said += voices(_rows_of(graph, part, n_clusters, centred=True), BLENDS)
         votes = torch.cat([nn.functional.one_hot(one, n_clusters) for one in said], dim=1)
-        return cluster(votes.float(), n_clusters, restarts=restarts, seed=seed)
+        even = cluster(votes.float(), n_clusters, restarts=restarts, seed=seed)
+        free = [v for g in graphs for v in voices(_rows_of(g, part, n_clusters, centred=False), CLOSE)]
+
+        def cut(labels: Tensor) -> float:
+            return sum(normalized_cut(graph, labels.numpy()) for graph in graphs)
+
+        best = min(free, key=cut)
+        return best if cut(best) < TELLING * cut(even) else even
 
     return _label_part(z, n_clusters, min(GRAPHS), seed, label)
 
 
-def _graph_rows(z: Tensor, n_clusters: int, neighbors: int) -> Tensor:
-    """Rows of U, of unit length: the top eigenvectors of a neighbour graph of z.
+def _graph(z: Tensor, n_clusters: int, neighbors: int) -> csr_array:
+    """A graph of near neighbours, at most a quarter of a class of them: more leave a small set no gaps."""
+    return neighbor_graph(z, min(neighbors, max(3, len(z) // (4 * n_clusters))))
 
-    A sample has at most a quarter of a class for neighbours: with more, a small set has no gaps left.
-    """
-    neighbors = min(neighbors, max(3, len(z) // (4 * n_clusters)))
-    return unit_length(neighbor_embedding(z, min(n_clusters, len(z) - 1), neighbors=neighbors).vectors)
+
+def _rows_of(graph: csr_array, z: Tensor, n_clusters: int, *, centred: bool) -> Tensor:
+    """Rows of U, of unit length: the top eigenvectors of a neighbour graph of z."""
+    r = min(n_clusters, len(z) - 1)
+    return unit_length(graph_embedding(graph, r, centred=centred).to(z).vectors)
 
 
 def _label_part(

@@ -73,7 +73,7 @@ def discover_plus(
         )
     if options.cut == "heads" and n_heads == 0 and clusterer is None:
         raise ValueError(
-            "readout 'heads' needs heads. Got 0, the default for I/Q. Set heads, or take another readout."
+            "readout 'heads' needs heads. Got 0 (for I/Q the default). Set heads, or take another readout."
         )
     network = copy.deepcopy(network)
     n_old, width = problem.n_old_classes, network.penultimate.out_features
