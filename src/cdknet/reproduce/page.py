@@ -104,10 +104,10 @@ reason. Its rows take their own defaults, whatever the budget.
 
 FORMER = f"""\
 {STALE}: with a former setting, to be run again ({{stale}} fits; their lines have the options). Claims are not
-tested on such rows, and figures leave them out. In the former `quick`, stage 1 ended when held-out old samples
-were right at .8, which is after one epoch of MNIST and Fashion-MNIST. In the former spectral cut (spectral
-clustering, SimCLR, CD-KNet+) a class much larger than the others was cut in two; the classes of these sets are
-of equal size, and rows that were run again hardly differ.
+tested on such rows, and figures leave them out. In the former `quick`, stage 1 ended when held-out old
+samples were right at .8, which is after one epoch of MNIST and Fashion-MNIST. The former spectral cut
+(spectral clustering, SimCLR, CD-KNet+) took a class much larger than the others for two; the classes of
+these sets are of nearly equal size.
 """
 
 REMARKS = """\

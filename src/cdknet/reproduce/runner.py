@@ -40,12 +40,11 @@ def read_results(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def is_stale(line: Mapping[str, Any]) -> bool:
-    """Whether the plan has since set other options for the cell, or cuts graphs otherwise: to be run again."""
+    """Whether the plan has since set other options for the cell, or graphs are cut otherwise: run it again."""
     cell = Cell.of(line["cell"])
     now = {name: plain(value) for name, value in cell.options.items()}
-    return cell.cuts > line.get("cuts", 1) or any(
-        line["options"].get(name) != value for name, value in now.items()
-    )
+    others = any(line["options"].get(name) != value for name, value in now.items())
+    return others or cell.cuts > line.get("cuts", 1)
 
 
 def seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
