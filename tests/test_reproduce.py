@@ -16,6 +16,7 @@ from cdknet.reproduce.page import page
 from cdknet.reproduce.plan import (
     ABLATIONS,
     BUDGETS,
+    CUTS,
     DATASETS,
     METHODS,
     TABLES,
@@ -135,6 +136,17 @@ def test_cells_are_run_once_and_kept(tmp_path):
         assert line["seconds"] > 0
         assert line["peak_memory_mb"] > 50
         assert line["options"]["expansion"] == "none"
+
+
+def test_a_cell_whose_graph_was_cut_otherwise_is_run_again(tmp_path):
+    names = ["k-means", "spectral", "uno", "simclr", "cd-knet+-exp"]
+    cells = plan("table3", datasets=["digits"], methods=names, seeds=1)
+    lines = [line(cell, 0.5) for cell in cells]
+    append_jsonl(results_file(tmp_path, "digits"), *lines)  # of the time before graphs had a number
+    stale = {cell.method: read_results(tmp_path)[cell.key]["stale"] for cell in cells}
+    assert stale == dict(zip(names, [False, True, False, True, True], strict=True))
+    append_jsonl(results_file(tmp_path, "digits"), *({**one, "cuts": CUTS} for one in lines))
+    assert not any(read_results(tmp_path)[cell.key]["stale"] for cell in cells)
 
 
 def test_a_line_cut_short_costs_one_cell(tmp_path):

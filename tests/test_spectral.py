@@ -1,5 +1,7 @@
 """The U-step: optimality, two roads to one subspace, known answers."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -19,10 +21,10 @@ from cdknet.spectral import (
     nearest_neighbors,
     neighbor_embedding,
     neighbor_graph,
-    normalized_cut,
     nystrom_embedding,
     spectral_embedding,
     subspace_turn,
+    tear,
 )
 from cdknet.stages.discover import agreed_labels, spectral_labels
 
@@ -244,16 +246,18 @@ def test_a_graph_in_parts_has_its_parts_joined_at_the_nearest():
         close(distances[i, j], apart)
 
 
-def test_the_normalised_cut_is_the_share_of_edges_that_leave():
+def test_a_tear_is_the_largest_share_of_edges_between_two_clusters():
     z, _ = blobs(60, 3, seed=2, spread=3.0, d=4)
     W = neighbor_graph(z, 7)
     labels = np.arange(60) % 4  # a bad clustering
     dense = W.toarray()
-    by_hand = 0.0
-    for c in range(4):
-        mine = labels == c
-        by_hand += dense[mine][:, ~mine].sum() / dense[mine].sum()
-    assert normalized_cut(W, labels) == pytest.approx(by_hand)
-    far, which = far_groups((30, 20))
-    assert normalized_cut(neighbor_graph(far, 7), which) < 0.01  # the edge that joins them alone
-    assert normalized_cut(W, np.zeros(60, dtype=int)) == pytest.approx(0)
+    by_hand = []
+    for a, b in itertools.combinations(range(4), 2):
+        first, second = labels == a, labels == b
+        volumes = dense[first].sum() * dense[second].sum()
+        by_hand.append(dense[first][:, second].sum() / np.sqrt(volumes))
+    assert tear(W, labels) == pytest.approx(max(by_hand))
+    far, which = far_groups((80, 50))
+    assert tear(neighbor_graph(far, 7), which) < 0.005  # the edge that joins them alone
+    torn = np.where(which == 0, np.arange(130) % 2, 2)
+    assert tear(neighbor_graph(far, 7), torn) > 0.3

@@ -243,15 +243,18 @@ def graph_embedding(W: csr_array, r: int, *, centred: bool = True) -> Eigenpairs
     return Eigenpairs(values.flip(0), _fix_signs(vectors.flip(1)))
 
 
-def normalized_cut(W: csr_array, labels: NDArray[Any]) -> float:
-    """Σ_c cut(c, rest) / volume(c): the share of each cluster's edges that leave it, summed. W: the graph.
+def tear(W: csr_array, labels: NDArray[Any]) -> float:
+    """max of cut(a, b) / √(volume(a) volume(b)) over clusters a ≠ b of the graph W: do two hang together?
 
-    What spectral clustering makes small (Shi and Malik 2000), of any clustering; 0 where no edge is cut.
+    The share of edges that the most closely tied two of all clusters have in common: 0 across a gap, much
+    where a class was cut through its middle.
     """
     members = coo_array((np.ones(len(labels)), (np.arange(len(labels)), labels))).tocsr()
     between = (members.T @ W @ members).toarray()
-    volumes = between.sum(axis=1)
-    return float((1 - np.diag(between) / np.maximum(volumes, 1e-300))[volumes > 0].sum())
+    root = np.sqrt(np.maximum(between.sum(axis=1), 1e-300))
+    shares = between / np.outer(root, root)
+    np.fill_diagonal(shares, 0)
+    return float(shares.max())
 
 
 def bridged(W: csr_array, z: Tensor) -> csr_array:

@@ -40,7 +40,7 @@ def read_results(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def is_stale(line: Mapping[str, Any]) -> bool:
-    """Whether the plan has since set other options for the cell, or graphs are cut otherwise: run it again."""
+    """Whether the plan has set other options since, or graphs are cut otherwise: to be run again."""
     cell = Cell.of(line["cell"])
     now = {name: plain(value) for name, value in cell.options.items()}
     others = any(line["options"].get(name) != value for name, value in now.items())

@@ -23,9 +23,9 @@ from cdknet.spectral import (
     median_distance,
     neighbor_embedding,
     neighbor_graph,
-    normalized_cut,
     spectral_embedding,
     subspace_turn,
+    tear,
 )
 from cdknet.stages.loop import Checkpoint, Loop, Problem, Snapshot, batches, derive_seed, once
 from cdknet.views import VIEWS, Views, check_views, choose_views
@@ -35,7 +35,7 @@ GRAPH_NEIGHBORS = 30  # the same for one spectral cut; with 15 it falls apart on
 CUTTING = ("cd-knet", "cd-knet+")  # methods whose features can be cut in several ways
 BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
 CLOSE = (0.0, 0.5, 1.0)  # the same for ways that keep closer to the neighbours
-TELLING = 0.55  # the share of a cut that another must be below to be taken in its place
+TORN = 0.04  # share of edges between two clusters above which one class may have been cut in two
 
 
 class FitsAndPredicts(Protocol):
@@ -324,8 +324,8 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
     on what each said of a sample. A cut that only some of them make is outvoted.
 
     These ways lean to classes of equal size (U is centred: its last vector cuts a class much larger than the
-    others in two). So the same is asked of rows that do not, and of ways that keep closer to the neighbours.
-    If one of them cuts a share of the edges that is far smaller (`TELLING`), it has found the gaps.
+    others in two). Where that was done (`TORN`), the same is asked of rows that do not, and of ways that keep
+    closer to the neighbours; if one of them leaves far less of a tear, it has found the gaps.
     """
     few = math.ceil(restarts / 3)  # each is one voice of many
 
@@ -340,13 +340,12 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
             said += voices(_rows_of(graph, part, n_clusters, centred=True), BLENDS)
         votes = torch.cat([nn.functional.one_hot(one, n_clusters) for one in said], dim=1)
         even = cluster(votes.float(), n_clusters, restarts=restarts, seed=seed)
+        torn = tear(graphs[0], even.numpy())
+        if torn < TORN:
+            return even
         free = [v for g in graphs for v in voices(_rows_of(g, part, n_clusters, centred=False), CLOSE)]
-
-        def cut(labels: Tensor) -> float:
-            return sum(normalized_cut(graph, labels.numpy()) for graph in graphs)
-
-        best = min(free, key=cut)
-        return best if cut(best) < TELLING * cut(even) else even
+        tears = [tear(graphs[0], labels.numpy()) for labels in free]
+        return free[int(np.argmin(tears))] if min(tears) < torn / 2 else even
 
     return _label_part(z, n_clusters, min(GRAPHS), seed, label)
 
