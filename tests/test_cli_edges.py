@@ -217,3 +217,35 @@ def test_many_samples_are_predicted_in_parts_with_a_bar(saved, tmp_path, monkeyp
     assert main([*predict, str(tmp_path / "parts.csv")]) == 0
     assert "predict" in capsys.readouterr().err
     assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
+
+
+def test_what_was_decided_of_labels_is_told_in_json_too(tmp_path, capsys):
+    names = np.array(["ant", "bee", "cow"])
+    y = np.where(Y < 0, np.where(np.arange(len(Y)) % 3 == 0, "NA", ""), names[Y])
+    np.savez(tmp_path / "x.npz", X=X, y=y)
+    run = str(tmp_path / "run")
+    discover = ["discover", str(tmp_path / "x.npz"), "--new-classes", "2", "--out", run, "--json", *QUICK]
+    assert main(discover) == 0
+    shown = json.loads(capsys.readouterr().out)
+    n = int((y == "NA").sum())
+    assert f"label 'NA' ({n} samples) is taken for the name of a class; blank is unlabelled" in shown["notes"]
+    rows = "".join(f"row {i},{names[c]}\n" for i, c in enumerate(Y) if c >= 0)
+    (tmp_path / "labels.csv").write_text("id,label\n" + rows)
+    assert main([*discover, "--force", "--labels", str(tmp_path / "labels.csv")]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert any("in place of those in" in note for note in shown["notes"])
+    assert "NA" not in str(shown["classes"])
+    # Truth for samples whose class was given says nothing about what was found.
+    assert main(["evaluate", run, "--truth", str(tmp_path / "labels.csv")]) == 2
+    assert "Got only samples whose class the run was given" in " ".join(capsys.readouterr().err.split())
+
+
+def test_too_few_old_classes_to_tune_on_are_said_in_a_sentence(tmp_path, capsys):
+    np.savez(tmp_path / "x.npz", X=X, y=Y)
+    tune = ["tune", str(tmp_path / "x.npz"), "--new-classes", "2", "--out", str(tmp_path / "t.json")]
+    assert main(tune) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith(
+        "cdknet: Options cannot be tried on hidden old classes: there must be 4 old classes"
+    )
+    assert said.endswith("Got 3.")

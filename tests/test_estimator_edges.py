@@ -195,3 +195,14 @@ def test_a_stage_that_a_watcher_cut_short_is_not_shared(tmp_path):
     shared = few(**options, stage_cache=tmp_path).fit(X, Y)
     assert np.array_equal(shared.embedding_, few(**options).fit(X, Y).embedding_)
     assert list(tmp_path.iterdir())
+
+
+def test_masks_of_another_type_are_not_guessed_at():
+    """Of 0 and 1 nobody can tell whether they were divided by 255, as uint8 is."""
+    masks = (np.asarray(X) > 0).astype(np.uint8)
+    for scale in (1, 255):
+        model = few(method="sscd").fit(scale * masks, Y)
+        for other in (masks.astype(float), masks.astype(bool)):
+            with pytest.raises(ValueError, match="nobody can tell whether they were divided"):
+                model.predict(other)
+        model.predict(masks.astype(np.uint8))

@@ -118,6 +118,14 @@ def test_a_dry_run_lists_the_cells(capsys):
     assert listed == [cell.key for cell in plan("table6", seeds=1)]
 
 
+def test_what_is_not_run_again_is_said(tmp_path, capsys):
+    command = ["reproduce", "table3", "--datasets", "digits", "--methods", "k-means", "--seeds", "1"]
+    command += ["--results", str(tmp_path), "--docs", str(tmp_path), "--cache", str(tmp_path / "stages")]
+    for said in (False, True):
+        assert main(command) == 0
+        assert ("1 of 1 cells are in" in capsys.readouterr().err) == said
+
+
 # The runner
 
 
