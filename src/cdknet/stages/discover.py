@@ -35,6 +35,7 @@ GRAPH_NEIGHBORS = 30  # the same for one spectral cut; with 15 it falls apart on
 CUTTING = ("cd-knet", "cd-knet+")  # methods whose features can be cut in several ways
 BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
 CLOSE = (0.0, 0.5, 1.0)  # the same for ways that keep closer to the neighbours
+FAR_LESS = 2 / 3  # of a tear
 TORN = 0.04  # share of edges between two clusters above which one class may have been cut in two
 
 
@@ -345,7 +346,7 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
             return even
         free = [v for g in graphs for v in voices(_rows_of(g, part, n_clusters, centred=False), CLOSE)]
         tears = [tear(graphs[0], labels.numpy()) for labels in free]
-        return free[int(np.argmin(tears))] if min(tears) < torn / 2 else even
+        return free[int(np.argmin(tears))] if min(tears) < FAR_LESS * torn else even
 
     return _label_part(z, n_clusters, min(GRAPHS), seed, label)
 
