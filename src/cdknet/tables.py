@@ -121,13 +121,10 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
     for name in ("class", "kind", "samples", "of them given", "mean confidence"):
         table.add_column(name, justify="left" if name in ("class", "kind") else "right")
     for row in facts["classes"]:
-        table.add_row(
-            escape(row["name"]),
-            row["kind"],
-            str(row["samples"]),
-            str(row["given"]),
-            f"{row['confidence']:.2f}" if row["samples"] else "-",
-        )
+        sure = f"{row['confidence']:.2f}" if row["samples"] else "-"
+        if sure == "1.00" and row["given"] < row["samples"]:
+            sure = "> .99"  # nothing that was found is certain
+        table.add_row(escape(row["name"]), row["kind"], str(row["samples"]), str(row["given"]), sure)
     how = Table(show_header=False, box=None)
     for key in ("method", "chosen", "expansion", "label_weight", "seed", "epochs", "pictures"):
         value = facts[key]
