@@ -74,8 +74,8 @@ def plan_folds(targets: NDArray[np.int64], n_new_classes: int, *, folds: int, se
     classes = np.flatnonzero(counts >= FEWEST_OF_A_CLASS)
     if len(classes) < 4:
         raise NoRehearsal(
-            f"there must be 4 old classes of at least {FEWEST_OF_A_CLASS} labelled samples, 2 to hide and 2 "
-            f"to know. Got {len(classes)}"
+            f"it takes 4 old classes of at least {FEWEST_OF_A_CLASS} labelled samples, 2 to hide and 2 to "
+            f"know, and there are {len(classes)}"
         )
     n_hidden = max(2, min(n_new_classes, math.ceil(len(classes) / 2), len(classes) - 2))
     generator = np.random.default_rng(derive_seed(seed, "hide"))
