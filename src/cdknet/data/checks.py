@@ -234,7 +234,7 @@ def labels_from_text(path: Path, texts: Sequence[str], size: int) -> AnyArray:
     return text_array(path, [text or str(UNLABELED) for text in stripped], "labels", size)
 
 
-UNKNOWN = frozenset("na n/a ? none null unknown unlabelled unlabeled".split())  # hardly the name of a class
+UNKNOWN = ("na", "n/a", "?", "none", "null", "unknown", "unlabelled", "unlabeled")  # hardly a class
 
 
 def odd_labels(y: AnyArray) -> tuple[str, ...]:
