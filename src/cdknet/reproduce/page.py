@@ -148,7 +148,7 @@ What is below by more than .03 is marked in the tables. Our reading, from trials
   hundred classes and some 25 samples of each, and what it groups wrongly is then learned.
 - CD-KNet+ keeps the old classes among themselves, but shirts, a new class of Fashion-MNIST, compete with
   T-shirts, pullovers and coats, and at times win.
-- On digits the contrast of views without any label, then a spectral cut, finds the new classes better than
+- On digits the contrast of views without any label, then a spectral cut, finds the new classes as well as
   CD-KNet+ does; it has learned no old class, and mixes those up.
 - Purity flatters: on Fashion-MNIST k-means on pixels has a purity above the paper's headline.
 """
