@@ -45,10 +45,8 @@ def draw(hidden: tuple[int, ...], seed: int) -> tuple[NDArray[Any], NDArray[Any]
     known = data.load("digits").problem().train
     rng = np.random.default_rng(seed)
     sizes = dict(zip(hidden, CASES[hidden], strict=True))
-    rows = [
-        rng.permutation(np.flatnonzero(known.y == c))[: sizes.get(c)] for c in range(5)
-    ]  # of the others all
-    rows = np.sort(np.concatenate(rows))
+    parts = [rng.permutation(np.flatnonzero(known.y == c))[: sizes.get(c)] for c in range(5)]  # None: all
+    rows = np.sort(np.concatenate(parts))
     y = known.y[rows]
     return np.asarray(known.X[rows]), np.where(np.isin(y, hidden), -1, y), y
 
