@@ -227,6 +227,19 @@ def test_the_page_has_every_table_with_the_papers_numbers_and_bold_for_the_best(
     assert "0.945 (-0.035) below" in row  # purity .91 on MNIST against the paper's .945
 
 
+def test_what_is_not_significantly_below_the_best_is_marked():
+    """Over the seeds that both have: always .1 below is below, .1 below in the mean and by chance is not."""
+    below = {"cd-knet+-exp": (0, 0, 0), "spectral": (-0.1, -0.1, -0.11), "k-means": (0.1, -0.3, -0.1)}
+    below["sscd"] = (-0.05,)  # a single seed says nothing
+    cells = {Cell("mnist", m, seed): 0.8 + by for m, gaps in below.items() for seed, by in enumerate(gaps)}
+    rows = page({cell.key: line(cell, acc) for cell, acc in cells.items()}).splitlines()
+    accs = {
+        title: next(r for r in rows if r.startswith(f"| {title}")).split(" | ")[2]
+        for title in (TITLES["cd-knet+-exp"], TITLES["spectral"], TITLES["k-means"], TITLES["sscd"])
+    }
+    assert list(accs.values()) == ["**.800 ± .000**", ".697 ± .006", ".700 ± .200 ≈", ".750"]
+
+
 def test_the_page_begins_with_the_best_of_each_kind():
     accuracies = {"k-means": 0.5, "spectral": 0.6, "sscd": 0.7, "cd-knet-exp": 0.65, "cd-knet+-exp": 0.9}
     cells = [Cell("mnist", method, seed) for method in accuracies for seed in (0, 1)]
