@@ -14,6 +14,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", bound="Options")
 
+METHODS = ("cd-knet+", "cd-knet", "sscd", "sscd-dynamic", "spectral", "dec", "dac", "pairwise")
+# Methods by what they have in common, for options that the others do not read.
+PLUS, KNETS = ("cd-knet+",), ("cd-knet+", "cd-knet")
+STAGE_1 = METHODS[1:]  # CD-KNet+ learns old classes beside the new ones
+ROUNDS = ("cd-knet", "sscd-dynamic", "dec", "dac", "pairwise")
+BATCHES = ("cd-knet", "dec", "dac", "pairwise")
+
 
 def option(
     default: Any,
@@ -23,10 +30,14 @@ def option(
     above: float | None = None,
     most: float | None = None,
     choices: tuple[str, ...] = (),
+    of: tuple[str, ...] = (),
 ) -> Any:
-    """A dataclass field with its help and its bounds: least <= value, above < value, value <= most."""
+    """A dataclass field with its help and its bounds: least <= value, above < value, value <= most.
+
+    `of` are the methods that read it; none named: all of them.
+    """
     bounds = {"help": help, "least": least, "above": above, "most": most, "choices": choices}
-    return field(default=default, metadata=bounds)
+    return field(default=default, metadata={**bounds, "of": of})
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
@@ -119,19 +130,22 @@ class NetworkOptions(Options):
 class PretrainOptions(Options):
     """Stage 1: learn the old classes."""
 
-    pretrain_epochs: int = option(50, "stage 1: most epochs over the old classes", least=1)
+    pretrain_epochs: int = option(50, "stage 1: most epochs over the old classes", least=1, of=STAGE_1)
     early_stopping: bool = option(
-        True, "stage 1: stop when held-out old samples stop getting better; off: run every epoch"
+        True, "stage 1: stop when held-out old samples stop getting better; off: run every epoch", of=STAGE_1
     )
     enough: float = option(
         1.0,
         "stage 1: held-out accuracy at which to stop at once; 1: only when it no longer gets better",
         above=0,
         most=1,
+        of=STAGE_1,
     )
-    patience: int = option(5, "stage 1: epochs without a better held-out accuracy before stopping", least=1)
+    patience: int = option(
+        5, "stage 1: epochs without a better held-out accuracy before stopping", least=1, of=STAGE_1
+    )
     validation_fraction: float = option(
-        0.1, "stage 1: share of the old samples held out for early stopping", above=0, most=0.5
+        0.1, "stage 1: share of the old samples held out for early stopping", above=0, most=0.5, of=STAGE_1
     )
     learning_rate: float = option(0.001, "Adam's learning rate, all stages", above=0)
     batch_size: int = option(128, "samples a step in stages 1 and 3", least=2)
@@ -145,72 +159,77 @@ class DiscoverOptions(Options):
     method: str = option(
         "cd-knet+",
         "stage 2: how new classes are found; cd-knet is the paper's, the others are rivals",
-        choices=(
-            "cd-knet+",
-            "cd-knet",
-            "sscd",
-            "sscd-dynamic",
-            "spectral",
-            "dec",
-            "dac",
-            "pairwise",
-        ),
+        choices=METHODS,
     )
     novelty: bool = option(
         False,
         "stage 2: unlabelled samples that stage 1 is as sure of as of old ones stay old (SSCD's detector); "
         "not for cd-knet+, which has no stage 1",
+        of=STAGE_1,
     )
     label_weight: float = option(
         10.0,
         "stage 2: lambda, weight of the old labels; 0: images alone; inf (not for CD-KNet+): labels alone",
         least=0,
+        of=KNETS,
     )
     discover_epochs: int = option(
-        20, "stage 2: most rounds of network step and U step; CD-KNet+ counts steps", least=1
+        20, "stage 2: most rounds of network step and U step; CD-KNet+ counts steps", least=1, of=ROUNDS
     )
-    discover_batch_size: int = option(1024, "stage 2: samples in a mini-batch kernel", least=4)
+    discover_batch_size: int = option(1024, "stage 2: samples in a mini-batch kernel", least=4, of=BATCHES)
     discover_learning_rate: float | None = option(
         None,
         "stage 2: its learning rate; unset: as in stage 1 (CD-KNet+ rises to twice it, DEC takes a tenth)",
         above=0,
+        of=("cd-knet+", *ROUNDS),
     )
     subsample: float = option(
-        0.05, "stage 2: share of the old and of the new samples that the kernel is built on", above=0, most=1
+        0.05,
+        "stage 2: share of the old and of the new samples that the kernel is built on",
+        above=0,
+        most=1,
+        of=KNETS,
     )
-    min_subsample: int = option(1000, "stage 2: but at least this many of each, or all there are", least=0)
+    min_subsample: int = option(
+        1000, "stage 2: but at least this many of each, or all there are", least=0, of=KNETS
+    )
     lead: str = option(
         "auto",
         "CD-KNet+: what is learned first: what views of a sample have in common and the old labels, or these "
         "alone; auto: labels for I/Q recordings and from 30 old classes on, else views",
         choices=("auto", "views", "labels"),
+        of=PLUS,
     )
     view_weight: float | None = option(
         None,
         "CD-KNet+: mu, weight of what views of a sample have in common; unset: 3, where labels lead 0",
         least=0,
+        of=PLUS,
     )
     collapse_weight: float = option(
-        1.0, "CD-KNet+: gamma, how much views push features apart that crowd together", least=0
+        1.0, "CD-KNet+: gamma, how much views push features apart that crowd together", least=0, of=PLUS
     )
     spectral_weight: float = option(
-        0.0, "CD-KNet+: weight of U, the spectral embedding of a graph of near neighbours", least=0
+        0.0, "CD-KNet+: weight of U, the spectral embedding of a graph of near neighbours", least=0, of=PLUS
     )
     view_term: str = option(
         "hsic",
         "CD-KNet+: what draws views of a sample together; hsic, or contrast with the others (SimCLR)",
         choices=("hsic", "contrast"),
+        of=PLUS,
     )
     heads: int | None = option(
         None,
         "CD-KNet+: softmax heads that group the new samples; unset: 4, for I/Q recordings 0: none",
         least=0,
+        of=PLUS,
     )
     head_targets: str = option(
         "balanced",
         "CD-KNet+: what a head learns of a view: its answer to another one, balanced over the classes (UNO) "
         "or sharpened, with a reward for even use of the classes (SimGCD)",
         choices=("balanced", "sharpened"),
+        of=PLUS,
     )
     readout: str | None = option(
         None,
@@ -218,38 +237,56 @@ class DiscoverOptions(Options):
         "on, one spectral cut, k-means, or what the heads agree on (CD-KNet+ alone has them); unset: k-means "
         "(paper), agreed (CD-KNet+)",
         choices=("agreed", "spectral", "k-means", "heads"),
+        of=KNETS,
     )
     views: str = option(
         "auto",
-        "CD-KNet+: how a view differs from the sample; auto picks by the shape of a sample",
+        "CD-KNet+ and dac: how a view differs from the sample; auto picks by the shape of a sample",
         choices=("auto", "grey", "colour", "radio", "vectors"),
+        of=(*PLUS, "dac"),
     )
     view_steps: int = option(
-        200, "CD-KNet+: steps on views and old labels, before U and heads enter", least=0
+        200, "CD-KNet+: steps on views and old labels, before U and heads enter", least=0, of=PLUS
     )
     label_epochs: int = option(
-        30, "CD-KNet+: instead, where old labels lead: epochs over the old samples", least=0
+        30, "CD-KNet+: instead, where old labels lead: epochs over the old samples", least=0, of=PLUS
     )
-    head_steps: int = option(400, "CD-KNet+: steps with U and heads", least=0)
-    view_batch_size: int = option(512, "CD-KNet+: most new samples a step, each in two views", least=4)
+    head_steps: int = option(400, "CD-KNet+: steps with U and heads", least=0, of=PLUS)
+    view_batch_size: int = option(
+        512, "CD-KNet+: most new samples a step, each in two views", least=4, of=PLUS
+    )
     kernel: str = option(
         "gaussian",
         "stage 2: kernel whose eigenvectors are U; the paper's dense one, or a graph of near neighbours",
         choices=("gaussian", "neighbors"),
+        of=("cd-knet",),
     )
-    neighbors: int = option(15, "stage 2: neighbours of a sample where a graph of them is used", least=1)
+    neighbors: int = option(
+        15, "stage 2: neighbours of a sample where a graph of them is used", least=1, of=(*KNETS, "spectral")
+    )
     sigma_scale: float = option(
-        0.45, "stage 2: width of the Gaussian kernel, in median distances between features", above=0
+        0.45,
+        "stage 2: width of the Gaussian kernel, in median distances between features",
+        above=0,
+        of=("cd-knet",),
     )
     normalize_features: bool = option(
-        True, "put features on the unit sphere before kernels and clustering; off: as the network gives them"
+        True,
+        "put features on the unit sphere before kernels and clustering; off: as the network gives them",
+        of=STAGE_1,
     )
     turn_tolerance: float = option(
-        0.001, "stage 2: stop when the subspace of U turns by less than this share; 0: never", least=0
+        0.001,
+        "stage 2: stop when the subspace of U turns by less than this share; 0: never",
+        least=0,
+        of=("cd-knet",),
     )
     kmeans_restarts: int = option(10, "restarts of the k-means that makes the pseudo-labels", least=1)
     memory_limit: float = option(
-        2.0, "stage 2: most gigabytes for a whole kernel; beyond that, landmarks stand in for it", above=0
+        2.0,
+        "stage 2: most gigabytes for a whole kernel; beyond that, landmarks stand in for it",
+        above=0,
+        of=("cd-knet",),
     )
 
     def __post_init__(self) -> None:
@@ -339,6 +376,23 @@ def seconds_of(time: str | float | None) -> float | None:
 
 
 ALL_OPTIONS = (NetworkOptions, PretrainOptions, DiscoverOptions, ExpandOptions, TrustOptions)
+
+
+def unread(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Options set to other than their default that the method in `given` does not read, and who does.
+
+    Without stage 3 (expansion none) nobody reads its options.
+    """
+    out: dict[str, tuple[str, ...]] = {}
+    for group in ALL_OPTIONS:
+        for f in fields(group):
+            if f.name not in given or given[f.name] == f.default:
+                continue
+            if group is ExpandOptions and f.name != "expansion" and given["expansion"] == "none":
+                out[f.name] = ()
+            elif f.metadata["of"] and given["method"] not in f.metadata["of"]:
+                out[f.name] = f.metadata["of"]
+    return out
 
 
 def as_markdown() -> str:

@@ -31,7 +31,7 @@ from cdknet.cli.base import (
     show_run,
     takes_options,
 )
-from cdknet.options import seconds_of
+from cdknet.options import seconds_of, unread
 
 AT_ONCE = 4096  # samples predicted between two moves of the bar
 FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
@@ -134,6 +134,7 @@ def discover(
     ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
     if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
         _remove_unfinished(unfinished)
+    samples = replace(samples, notes=(*samples.notes, *_without_effect(options)))
     for note in samples.notes:
         say(note, quiet=as_json)
     unlabelled = int((encode_labels(samples.y, len(samples)).targets == UNLABELED).sum())
@@ -335,6 +336,16 @@ def _open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenT
             "--labels FILE, a CSV of id and label."
         )
     return replace(samples, notes=(*samples.notes, *odd_labels(samples.y))), truth
+
+
+def _without_effect(options: dict[str, Any]) -> list[str]:
+    """A sentence for each option that was set and that the method does not read."""
+    notes = []
+    for name, readers in unread(options).items():
+        why = f"method {options['method']} does not read it" if readers else "there is no stage 3"
+        of = f" ({', '.join(readers)}: yes)" if readers else ""
+        notes.append(f"--{name.replace('_', '-')} changes nothing: {why}{of}.")
+    return notes
 
 
 def _how_many(asked: int | None, truth: HiddenTruth | None) -> int:
