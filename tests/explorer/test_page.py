@@ -3,89 +3,27 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
-import shutil
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-from pagemaker import CDKNET, Server, Tab
+from pagemaker import Server, Tab, cdknet
 
 from runmaker import make_run
 
-WEB = Path(__file__).parent.parent / "web/src"
-CHROMIUM = next((p for p in (os.environ.get("CHROMIUM"), shutil.which("chromium")) if p), None)
-ARGUMENTS = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
+WEB = Path(__file__).parent.parent.parent / "web/src"
 browser_test = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    pytest.importorskip("fastapi", reason="the extra [web] is not installed")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium: install Debian's package chromium, or name one in $CHROMIUM")
-    with sync_api.sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
-    started: list[Server] = []
-
-    def start(folder: Path, *arguments: str, port: int = 0) -> Server:
-        started.append(Server(folder, *arguments, port=port))
-        return started[-1]
-
-    yield start
-    for server in started:
-        if server.process.poll() is None:
-            server.kill()
-
-
-@pytest.fixture(scope="module")
-def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run on digits (0-4 known), its data and the truth."""
-    from sklearn.datasets import load_digits
-
-    folder = tmp_path_factory.mktemp("digits")
-    data = load_digits()
-    X, truth = data.images[:800], data.target[:800]
-    np.savez(folder / "digits.npz", X=X, y=np.where(truth < 5, truth, -1))
-    with (folder / "truth.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["id", "label"])
-        writer.writerows([f"row {i}", str(label)] for i, label in enumerate(truth))
-    quick = ("--method", "cd-knet", "--discover-epochs", "5", "--no-calibrate")
-    _cdknet("discover", folder / "digits.npz", "--new-classes", "5", "--out", folder / "run", *quick)
-    return folder
-
-
-def _cdknet(*arguments: object) -> str:
-    done = subprocess.run([*CDKNET, *map(str, arguments)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr or done.stdout
-    return done.stdout
-
-
-@pytest.fixture
-def run(digits: Path, tmp_path: Path) -> Path:
-    shutil.copytree(digits / "run", tmp_path / "run")
-    return tmp_path / "run"
 
 
 @browser_test
 def test_from_the_first_look_to_a_classifier_that_knows_the_names(
-    browser: Any, serve: Callable[..., Server], digits: Path, run: Path, tmp_path: Path
+    browser: Any, serve: Callable[..., Server], digits: Path, reviewable: Path, tmp_path: Path
 ) -> None:
-    tab = Tab(browser).open(serve(run, "--truth", str(digits / "truth.csv")).address)
+    tab = Tab(browser).open(serve(reviewable, "--truth", str(digits / "truth.csv")).address)
     page = tab.page
     assert "token" not in page.url
     assert page.locator(".map").get_attribute("data-plot") == "webgl"
@@ -180,7 +118,7 @@ def test_from_the_first_look_to_a_classifier_that_knows_the_names(
     tab.answer("taught")
     page.locator(".refine-button.running").wait_for()
     tab.page.locator(".toast", has_text="Refined").wait_for(timeout=180_000)
-    _cdknet("predict", run.parent / "taught", digits / "digits.npz", "--out", tmp_path / "new.csv")
+    cdknet("predict", reviewable.parent / "taught", digits / "digits.npz", "--out", tmp_path / "new.csv")
     with (tmp_path / "new.csv").open(newline="") as file:
         predicted = [row["label"] for row in csv.DictReader(file)]
     agree = np.mean([predicted[i] == "heron" for i in exported])
@@ -330,7 +268,7 @@ def test_names_and_notes_are_never_markup(browser: Any, serve: Callable[..., Ser
     assert HOSTILE in tab.names()
     assert names[1] in tab.names()
 
-    _cdknet("report", folder, "-o", tmp_path / "report.html")
+    cdknet("report", folder, "-o", tmp_path / "report.html")
     report = Tab(browser).open((tmp_path / "report.html").as_uri())
     assert HOSTILE in report.names()
     for each in (tab, report):
@@ -340,7 +278,7 @@ def test_names_and_notes_are_never_markup(browser: Any, serve: Callable[..., Ser
 
 @browser_test
 def test_a_report_opens_from_disk_and_changes_nothing(browser: Any, digits: Path, tmp_path: Path) -> None:
-    _cdknet("report", digits / "run", "--truth", digits / "truth.csv", "-o", tmp_path / "report.html")
+    cdknet("report", digits / "run", "--truth", digits / "truth.csv", "-o", tmp_path / "report.html")
     tab = Tab(browser).open((tmp_path / "report.html").as_uri())
     page = tab.page
     assert page.locator(".map").get_attribute("data-plot") == "webgl"

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_review import halves, steps
 
 from cdknet.explorer.cards import CLOSE, Cards, divide, kmeans, valley
 from cdknet.explorer.review import REJECTED, Review, ReviewError, change_of, resolve
-from test_explorer_review import halves, steps
 
 GENERATOR = np.random.default_rng(0)
 CENTERS = GENERATOR.normal(0, 2, (5, 4))

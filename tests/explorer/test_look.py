@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 STATIC = ROOT / "src/cdknet/explorer/static"
 WEB = ROOT / "web/src"
 

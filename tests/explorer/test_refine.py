@@ -276,7 +276,7 @@ def test_what_cannot_be_refined_is_said(run, model, tmp_path, capsys):
 def test_the_page_can_start_a_refinement_and_watch_it(run, tmp_path):
     import time
 
-    from test_explorer_server import Serving
+    from servermaker import Serving
 
     review(run, {"kind": "rename", "class": 3, "name": "three"})
     with Serving(run) as client:
@@ -298,7 +298,7 @@ def test_the_page_can_start_a_refinement_and_watch_it(run, tmp_path):
 
 
 def test_a_refinement_is_refused_before_it_starts_where_it_cannot_be(model, tmp_path):
-    from test_explorer_server import Serving
+    from servermaker import Serving
 
     with Serving(model.save(tmp_path / "my run", samples=False)) as client:
         assert "--data" in client.post("/api/refine", {"out": "run2"}, 422)["error"]

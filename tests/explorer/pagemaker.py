@@ -16,6 +16,12 @@ import numpy as np
 CDKNET = [sys.executable, "-c", "from cdknet.cli import main; main()"]
 
 
+def cdknet(*arguments: object) -> str:
+    done = subprocess.run([*CDKNET, *map(str, arguments)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr or done.stdout
+    return done.stdout
+
+
 class Tab:
     """A page of the explorer, and what went wrong on it."""
 
