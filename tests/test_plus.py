@@ -11,7 +11,7 @@ from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
 from cdknet.networks import embed, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.stages.discover import agreed_labels, cluster, spectral_labels
+from cdknet.stages.clusters import agreed_labels, cluster, spectral_labels
 from cdknet.stages.heads import (
     EVENNESS,
     SHARPNESS,
@@ -145,6 +145,16 @@ def test_no_class_is_cut_in_two_for_two_others_that_touch():
     assert clustering_accuracy(truth, spectral_labels(z, 3, neighbors=30).numpy()) > 0.98
 
 
+def test_a_few_strays_are_no_class_for_which_two_others_are_merged():
+    """They hang on next to nothing, so a cut between them and the rest tears nothing: it is no better."""
+    generator, axes = torch.Generator().manual_seed(0), torch.eye(16)
+    centres = [axes[0], axes[1] + 0.3 * axes[2], axes[1] - 0.3 * axes[2]]
+    z = torch.cat([centre + 0.15 * torch.randn(200, 16, generator=generator) for centre in centres])
+    strays = -axes[1] + 0.05 * torch.randn(18, 16, generator=generator)
+    labels = agreed_labels(unit_length(torch.cat([z, strays])), 3)
+    assert clustering_accuracy(np.repeat([0, 1, 2], 200), labels[:600].numpy()) > 0.95
+
+
 def test_agreement_follows_long_classes_that_lie_side_by_side():
     generator = torch.Generator().manual_seed(0)
     turn = 2.4 * torch.rand(300, generator=generator)
@@ -156,7 +166,7 @@ def test_agreement_follows_long_classes_that_lie_side_by_side():
 
 
 def test_where_there_are_many_samples_some_are_labelled_and_the_others_follow(monkeypatch):
-    monkeypatch.setattr(sys.modules["cdknet.stages.discover"], "MOST_VOTERS", 300)
+    monkeypatch.setattr(sys.modules["cdknet.stages.clusters"], "MOST_VOTERS", 300)
     z, truth = on_sphere(torch.Generator().manual_seed(0), [([1.0, 0.0, 0.0], 0.1)], [([0.0, 1.0, 0.0], 0.1)])
     for label in (agreed_labels, spectral_labels):
         assert clustering_accuracy(truth, label(z, 2).numpy()) == 1

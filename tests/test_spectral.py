@@ -26,7 +26,7 @@ from cdknet.spectral import (
     subspace_turn,
     tear,
 )
-from cdknet.stages.discover import agreed_labels, spectral_labels
+from cdknet.stages.clusters import agreed_labels, spectral_labels
 
 from strategies import blobs, clouds, frame, kernels, points, seeds
 

@@ -11,14 +11,11 @@ from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
 from cdknet.networks import build_network, embed
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
+from cdknet.readout import class_means
 from cdknet.spectral import spectral_embedding
 from cdknet.stages import discover, expand, pretrain
-from cdknet.stages.discover import (
-    class_means,
-    cluster,
-    cluster_term,
-    label_term,
-)
+from cdknet.stages.clusters import cluster
+from cdknet.stages.discover import cluster_term, label_term
 from cdknet.stages.loop import batches, derive_seed, seeded, stratified
 from cdknet.stages.plus import discover_plus
 

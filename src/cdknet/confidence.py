@@ -31,7 +31,7 @@ from cdknet.rehearsal import (
     rehearse,
 )
 from cdknet.spectral import nearest_neighbors
-from cdknet.stages.discover import GRAPHS, cluster, spectral_labels
+from cdknet.stages.clusters import GRAPHS, cluster, spectral_labels
 from cdknet.stages.loop import Checkpoint, NoCheckpoint, Snapshot
 
 FOLDS = 2

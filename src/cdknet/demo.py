@@ -24,7 +24,7 @@ from cdknet.metrics import (
 from cdknet.networks import embed
 from cdknet.readout import class_means
 from cdknet.runs import csv_bytes
-from cdknet.stages.discover import cluster
+from cdknet.stages.clusters import cluster
 
 
 class Line(NamedTuple):

@@ -58,7 +58,7 @@ from cdknet.runs import (
     storable,
     write_run,
 )
-from cdknet.stages.discover import CUTTING, Clusterer, check_clusterer
+from cdknet.stages.clusters import CUTTING, Clusterer, check_clusterer
 from cdknet.stages.loop import Checkpoint, Problem, Snapshot, once, seed_of
 from cdknet.tune import Report, untuned
 from cdknet.tune import tune as search

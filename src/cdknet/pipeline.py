@@ -32,11 +32,11 @@ from cdknet.rivals.pairwise import discover_pairwise
 from cdknet.rivals.spectral import spectral_clustering
 from cdknet.rivals.sscd import is_novel, novelty_threshold, sscd_dynamic, sscd_static
 from cdknet.stages import Discovery, Pretraining, Problem, discover, expand, pretrain
-from cdknet.stages.discover import Clusterer, view_function, view_name, wanted_classes
+from cdknet.stages.clusters import Clusterer, wanted_classes
 from cdknet.stages.loop import Checkpoint, derive_seed, seeded
 from cdknet.stages.plus import discover_plus, suited
 from cdknet.stages.pretrain import held_out_positions
-from cdknet.views import Views
+from cdknet.views import Views, view_function, view_name
 
 # What `method` names: each a function of the pretrained network, in the place of stage 2.
 STAGE_2: dict[str, Callable[..., Discovery]] = {

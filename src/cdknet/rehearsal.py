@@ -23,7 +23,7 @@ from cdknet.metrics import clustering_accuracy
 from cdknet.networks import embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, run_stages
-from cdknet.stages.discover import Clusterer, cut_features
+from cdknet.stages.clusters import Clusterer, cut_features
 from cdknet.stages.loop import Problem, derive_seed
 from cdknet.stages.plus import suited
 

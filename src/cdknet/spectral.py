@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from cdknet.hsic import center, gaussian_kernel
 
 DENSE_ORDER = 1000  # up to this order a full eigh is as fast as ARPACK and has no tolerance
 MOST_LANDMARKS = 2000
-BRIDGE = 0.3  # weight of the edge that joins two parts of a graph; near neighbours have .4 and more
+BRIDGE = 0.3  # weight of the edge that joins two parts of a graph: about that of a middling neighbour, e^-1
 
 
 class Eigenpairs(NamedTuple):
@@ -200,12 +200,21 @@ def neighbor_graph(z: Tensor, neighbors: int = 15) -> csr_array:
     W_ij = exp(-‖z_i - z_j‖² / σ_i σ_j) where j is among the `neighbors` nearest of i or i of j, else 0; σ_i
     is the distance to the middle one of i's neighbours (Zelnik-Manor and Perona 2004).
     """
+    return neighbor_graphs(z, [neighbors])[0]
+
+
+def neighbor_graphs(z: Tensor, neighbors: Sequence[int]) -> list[csr_array]:
+    """The same for several numbers of neighbours, which are looked for once."""
     n = len(z)
-    k = min(neighbors, n - 1)
     with torch.no_grad():
-        near, rows = nearest_neighbors(z.double(), k)
-        scale = near[:, (k - 1) // 2].clamp_min(1e-12)
-        weights = torch.exp(-near.square() / (scale[:, None] * scale[rows]))
+        near, rows = nearest_neighbors(z.double(), min(max(neighbors), n - 1))
+    return [_joined(z, near[:, :k], rows[:, :k]) for k in (min(k, n - 1) for k in neighbors)]
+
+
+def _joined(z: Tensor, near: Tensor, rows: Tensor) -> csr_array:
+    n, k = rows.shape
+    scale = near[:, (k - 1) // 2].clamp_min(1e-12)
+    weights = torch.exp(-near.square() / (scale[:, None] * scale[rows]))
     i = np.repeat(np.arange(n), k)
     W = coo_array((weights.cpu().numpy().ravel(), (i, rows.cpu().numpy().ravel())), shape=(n, n)).tocsr()
     return bridged(W.maximum(W.T).tocsr(), z)

@@ -29,8 +29,9 @@ from cdknet.rehearsal import (
     reread,
 )
 from cdknet.runs import append_jsonl, fingerprint, read_jsonl
-from cdknet.stages.discover import CUTTING, view_name
+from cdknet.stages.clusters import CUTTING
 from cdknet.stages.plus import suited
+from cdknet.views import view_name
 
 # What is tried: options that differ from those given. The first is what is kept where none is better.
 CANDIDATES: dict[str, dict[str, Any]] = {

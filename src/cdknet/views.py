@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cdknet.networks import is_iq
+from cdknet.options import DiscoverOptions
 
 Views = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -142,3 +143,13 @@ def choose_views(shape: tuple[int, ...]) -> str:
     if len(shape) == 3:
         return "colour" if shape[0] >= 3 else "grey"
     return "grey" if len(shape) == 2 and min(shape) >= 6 else "vectors"
+
+
+def view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:
+    name = view_name(options, shape)
+    check_views(name, shape)
+    return own or VIEWS[name]
+
+
+def view_name(options: DiscoverOptions, shape: tuple[int, ...]) -> str:
+    return choose_views(shape) if options.views == "auto" else options.views

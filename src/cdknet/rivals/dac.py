@@ -16,15 +16,10 @@ from cdknet.inputs import Inputs, input_statistics
 from cdknet.networks import Network, build_network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
-from cdknet.stages.discover import (
-    Clusterer,
-    Discovery,
-    cluster,
-    view_function,
-    wanted_classes,
-)
+from cdknet.stages.clusters import Clusterer, cluster, wanted_classes
+from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
-from cdknet.views import Views
+from cdknet.views import Views, view_function
 
 UPPER, LOWER = 0.95, 0.455  # u(λ) = .95 - λ and l(λ) = .455 + .1 λ, section 3.3 of DAC
 MEET = (UPPER - LOWER) / 1.1  # the λ at which they meet

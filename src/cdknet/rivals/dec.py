@@ -17,7 +17,8 @@ from cdknet.inputs import Inputs
 from cdknet.networks import Intake, Network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
-from cdknet.stages.discover import Clusterer, Discovery, cluster, wanted_classes
+from cdknet.stages.clusters import Clusterer, cluster, wanted_classes
+from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
 from cdknet.views import Views
 

@@ -17,7 +17,8 @@ from cdknet.history import History
 from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
-from cdknet.stages.discover import Clusterer, Discovery, wanted_classes
+from cdknet.stages.clusters import Clusterer, wanted_classes
+from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
 from cdknet.views import Views
 

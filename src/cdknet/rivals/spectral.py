@@ -6,7 +6,8 @@ from cdknet.history import History
 from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
-from cdknet.stages.discover import Clusterer, Discovery, spectral_labels, wanted_classes
+from cdknet.stages.clusters import Clusterer, spectral_labels, wanted_classes
+from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Problem
 from cdknet.views import Views
 

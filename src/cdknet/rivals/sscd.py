@@ -13,7 +13,8 @@ from cdknet.history import History
 from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
-from cdknet.stages.discover import Clusterer, Discovery, cluster, wanted_classes
+from cdknet.stages.clusters import Clusterer, cluster, wanted_classes
+from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
 from cdknet.views import Views
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from cdknet.networks import unit_length
-from cdknet.stages.discover import cluster
+from cdknet.stages.clusters import cluster
 
 TEMPERATURE = 0.1  # logits are cosines divided by this
 SHARPNESS = 0.05  # and targets are taken at this

@@ -16,18 +16,11 @@ from cdknet.hsic import Factor, gaussian_kernel, hsic, identity_dependence
 from cdknet.networks import Network, embed, is_iq, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.spectral import neighbor_embedding
-from cdknet.stages.discover import (
-    Clusterer,
-    Discovery,
-    cut_features,
-    endless_batches,
-    subsample,
-    view_function,
-    wanted_classes,
-)
+from cdknet.stages.clusters import Clusterer, cut_features, wanted_classes
+from cdknet.stages.discover import Discovery, endless_batches, subsample
 from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses
 from cdknet.stages.loop import Checkpoint, Loop, Problem, Snapshot, derive_seed, once, seeded, set_rates
-from cdknet.views import Views
+from cdknet.views import Views, view_function
 
 SIGMA = 0.5  # width of the kernel on the unit sphere
 WEIGHT_DECAY = 1e-4

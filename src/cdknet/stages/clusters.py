@@ -1,0 +1,218 @@
+"""The end of stage 2: clusters of features, which are the pseudo-labels."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from torch import Tensor, nn
+
+from cdknet.networks import unit_length
+from cdknet.options import DiscoverOptions
+from cdknet.readout import MOST_VOTERS, Neighbors, class_means
+from cdknet.spectral import graph_embedding, neighbor_graphs, tear
+from cdknet.stages.loop import Snapshot, derive_seed
+
+GRAPHS = (15, 30)  # neighbours of a sample in the graphs that are cut into classes
+GRAPH_NEIGHBORS = 30  # the same for one spectral cut; with 15 it falls apart on small sets
+CUTTING = ("cd-knet", "cd-knet+")  # methods whose features can be cut in several ways
+BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
+CLOSE = (0.0, 0.5, 1.0)  # the same for ways that keep closer to the neighbours
+FAR_LESS = 2 / 3  # of a tear
+TORN = 0.04  # share of edges between two clusters above which one class may have been cut in two
+LEAST_SHARE = 0.1  # of the mean class: a smaller cluster is a few strays, which hang on next to nothing
+
+
+class FitsAndPredicts(Protocol):
+    """A scikit-learn clusterer."""
+
+    def fit_predict(self, X: NDArray[Any]) -> NDArray[Any]: ...
+
+
+# Either a clusterer or a function (features, n_clusters, seed) -> labels 0 ... n_clusters - 1.
+Clusterer = FitsAndPredicts | Callable[[NDArray[Any], int, int], NDArray[Any]]
+
+
+def wanted_classes(options: DiscoverOptions) -> int:
+    """How many new classes to look for; an error where nobody said."""
+    if options.n_new_classes is None:
+        raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
+    return options.n_new_classes
+
+
+def check_clusterer(clusterer: Any, n_new_classes: int | None, method: str) -> None:
+    """Raise for a clusterer that cannot give what is asked of it, before anything is trained."""
+    if clusterer is None:
+        return
+    is_estimator = hasattr(clusterer, "fit_predict")
+    if isinstance(clusterer, type) or not (callable(clusterer) or is_estimator):
+        got = f"the class {clusterer.__name__}" if isinstance(clusterer, type) else type(clusterer).__name__
+        raise TypeError(f"clusterer must have fit_predict or be a function. Got {got}. Make one: with ().")
+    if not is_estimator:
+        return
+    if method == "sscd-dynamic":
+        raise ValueError(
+            "clusterer must be a function of (features, n_clusters, seed) for method 'sscd-dynamic', which "
+            f"asks for fewer classes from round to round. Got {type(clusterer).__name__}."
+        )
+    options = clusterer.get_params() if hasattr(clusterer, "get_params") else {}
+    for name in ("n_clusters", "n_components"):
+        if options.get(name) is not None and options[name] != n_new_classes:
+            raise ValueError(
+                f"clusterer must look for n_new_classes={n_new_classes} classes. Got one with "
+                f"{name}={options[name]}."
+            )
+
+
+def cluster(
+    z: Tensor, n_clusters: int, clusterer: Clusterer | None = None, *, restarts: int = 10, seed: int = 0
+) -> Tensor:
+    """Labels 0 ... n_clusters - 1 of the rows of z: k-means, or what the caller's `clusterer` says."""
+    points = z.numpy()
+    if len(points) < n_clusters:
+        raise ValueError(
+            f"n_new_classes must be at most the unlabelled samples. Got {n_clusters} > {len(points)}."
+        )
+    if clusterer is None:
+        labels = _kmeans(points, n_clusters, restarts, seed)
+    elif hasattr(clusterer, "fit_predict"):
+        labels = copy.deepcopy(clusterer).fit_predict(points)
+    else:
+        labels = clusterer(points, n_clusters, seed)
+    labels = np.asarray(labels)
+    if labels.shape != (len(points),) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"The clusterer must return one whole number a sample ({len(points)}). "
+            f"Got {labels.dtype} of shape {labels.shape}."
+        )
+    if labels.min() < 0 or labels.max() >= n_clusters:
+        raise ValueError(
+            f"The clusterer must return labels in 0 ... {n_clusters - 1}, for n_new_classes={n_clusters}. "
+            f"Got {labels.min()} ... {labels.max()}."
+        )
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def cut_features(
+    z: Tensor, options: DiscoverOptions, clusterer: Clusterer | None, seed: int, labels: Tensor | None = None
+) -> Snapshot:
+    """Clusters of the rows of z, to be kept: as `clusterer` or `options.cut` says, or given as `labels`."""
+    m_u, restarts = wanted_classes(options), options.kmeans_restarts
+    cut = "given" if labels is not None else "own" if clusterer is not None else options.cut
+    if cut == "agreed":
+        labels = agreed_labels(z, m_u, restarts=restarts, seed=seed)
+    elif cut == "spectral":
+        labels = spectral_labels(z, m_u, neighbors=GRAPH_NEIGHBORS, restarts=restarts, seed=seed)
+    elif labels is None:  # k-means; heads, where there was no time for them to learn
+        labels = cluster(z, m_u, clusterer, restarts=restarts, seed=seed)
+    tensors = {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
+    return Snapshot(1, True, tensors, {"votes": cut in ("agreed", "spectral")})
+
+
+def spectral_labels(
+    z: Tensor,
+    n_clusters: int,
+    clusterer: Clusterer | None = None,
+    *,
+    neighbors: int = 15,
+    restarts: int = 10,
+    seed: int = 0,
+) -> Tensor:
+    """Labels of the rows of z: k-means on the rows of U, U the top eigenvectors of a neighbour graph of z.
+
+    A graph of at most `MOST_VOTERS` samples; the others are labelled by a vote of their neighbours in it.
+    """
+
+    def label(part: Tensor) -> Tensor:
+        graph = _graphs(part, n_clusters, (neighbors,))[0]
+        U = _rows_of(graph, part, n_clusters, centred=False)
+        return cluster(U, n_clusters, clusterer, restarts=restarts, seed=seed)
+
+    return _label_part(z, n_clusters, neighbors, seed, label)
+
+
+def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int = 0) -> Tensor:
+    """Labels of the rows of z that several ways to cluster them agree on, if the graph does not object.
+
+    k-means on z takes a class for a ball and may cut across a long one; on the rows of U it follows the
+    neighbours, and may cut a class in two where they are sparse, for two others that touch. So: k-means on
+    z, on U and on both side by side (`BLENDS`), U of a finer and of a coarser graph (`GRAPHS`), then k-means
+    on what each said of a sample. A cut that only some of them make is outvoted.
+
+    These ways lean to classes of equal size (U is centred: its last vector cuts a class much larger than the
+    others in two). Where that was done (`TORN`), the same is asked of rows that do not, and of ways that keep
+    closer to the neighbours; if one of them leaves far less of a tear, it has found the gaps. Not one that
+    takes a few strays for a class (`LEAST_SHARE`) and so two classes for one, which tears nothing either.
+    """
+    few = math.ceil(restarts / 3)  # each is one voice of many
+
+    def label(part: Tensor) -> Tensor:
+        def voices(U: Tensor, blends: Sequence[float]) -> list[Tensor]:
+            ways = [torch.cat([blend * part, U], dim=1) if blend else U for blend in blends]
+            return [cluster(way, n_clusters, restarts=few, seed=seed) for way in ways]
+
+        graphs = _graphs(part, n_clusters, GRAPHS)
+        said = [cluster(part, n_clusters, restarts=few, seed=seed)]
+        for graph in graphs:
+            said += voices(_rows_of(graph, part, n_clusters, centred=True), BLENDS)
+        votes = torch.cat([nn.functional.one_hot(one, n_clusters) for one in said], dim=1)
+        even = cluster(votes.float(), n_clusters, restarts=restarts, seed=seed)
+        torn = tear(graphs[0], even.numpy())
+        if torn < TORN:
+            return even
+        free = [v for g in graphs for v in voices(_rows_of(g, part, n_clusters, centred=False), CLOSE)]
+        tears = [tear(graphs[0], labels.numpy()) if _sizeable(labels, n_clusters) else 1.0 for labels in free]
+        return free[int(np.argmin(tears))] if min(tears) < FAR_LESS * torn else even
+
+    return _label_part(z, n_clusters, min(GRAPHS), seed, label)
+
+
+def _sizeable(labels: Tensor, n_clusters: int) -> bool:
+    """Whether every cluster is large enough to be a class."""
+    counts = torch.bincount(labels, minlength=n_clusters)
+    return int(counts.min()) >= LEAST_SHARE * len(labels) / n_clusters
+
+
+def _graphs(z: Tensor, n_clusters: int, neighbors: Sequence[int]) -> list[csr_array]:
+    """Graphs of near neighbours, at most a quarter of a class of them: more leave a small set no gaps."""
+    most = max(3, len(z) // (4 * n_clusters))
+    return neighbor_graphs(z, [min(k, most) for k in neighbors])
+
+
+def _rows_of(graph: csr_array, z: Tensor, n_clusters: int, *, centred: bool) -> Tensor:
+    """Rows of U, of unit length: the top eigenvectors of a neighbour graph of z."""
+    r = min(n_clusters, len(z) - 1)
+    return unit_length(graph_embedding(graph, r, centred=centred).to(z).vectors)
+
+
+def _label_part(
+    z: Tensor, n_clusters: int, neighbors: int, seed: int, label: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Label at most `MOST_VOTERS` rows of z by `label`, the others by a vote of their neighbours in them."""
+    if n_clusters == 1:
+        return torch.zeros(len(z), dtype=torch.int64)
+    draw = torch.Generator().manual_seed(derive_seed(seed, "graph"))
+    rows = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
+    found = label(z[rows])
+    if len(rows) == len(z):
+        return found
+    labels = Neighbors(z[rows], found, n_clusters, neighbors).logits(z).argmax(dim=1)
+    labels[rows] = found
+    return labels
+
+
+def _kmeans(points: NDArray[Any], n_clusters: int, restarts: int, seed: int) -> NDArray[Any]:
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits
+
+    # Threads add their partial sums in the order they finish. Two sums commute; three do not.
+    with threadpool_limits(limits=2, user_api="openmp"):
+        model = KMeans(n_clusters, n_init=restarts, random_state=seed % 2**32)
+        labels: NDArray[Any] = model.fit_predict(points)
+    return labels
