@@ -238,6 +238,22 @@ def test_samples_as_they_are_and_on_their_main_axes():
     np.testing.assert_allclose(np.abs(axes), np.abs(PCA(2).fit_transform(X)), atol=1e-3)
 
 
+@pytest.mark.parametrize("what", ["code", "arithmetic"])
+def test_stages_that_were_made_otherwise_are_not_shared(what, tmp_path, monkeypatch):
+    options = {**QUICK, "precision": "fastest", "stage_cache": tmp_path}
+    monkeypatch.setattr("cdknet.pipeline.has_bfloat16", lambda device: False)
+    ClassDiscovery(**options).fit(X, Y)
+    kept = set(tmp_path.iterdir())
+    ClassDiscovery(**options).fit(X, Y)
+    assert set(tmp_path.iterdir()) == kept
+    if what == "code":
+        monkeypatch.setattr("cdknet.estimator.learning_code", lambda: "another")
+    else:
+        monkeypatch.setattr("cdknet.pipeline.has_bfloat16", lambda device: True)
+    ClassDiscovery(**options).fit(X, Y)
+    assert len(set(tmp_path.iterdir()) - kept) == len(kept)
+
+
 def test_a_stage_that_two_fits_share_is_trained_once(tmp_path):
     first = ClassDiscovery(**QUICK, stage_cache=tmp_path).fit(X, Y)
     second = ClassDiscovery(**{**QUICK, "expansion": "last"}, stage_cache=tmp_path).fit(X, Y)

@@ -20,6 +20,20 @@ def encoder(seed):
     return nn.Sequential(nn.Linear(6, 16), nn.Tanh())
 
 
+def bent_by(function):
+    """An encoder of a class whose name, layers and weights say nothing of how it goes forward."""
+
+    class Bent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = encoder(0)[0]
+
+        def forward(self, x):
+            return function(self.layer(x))
+
+    return Bent()
+
+
 def first_half(z, n_clusters, seed):
     return np.arange(len(z)) * n_clusters // len(z)
 
@@ -57,6 +71,7 @@ def scaled_by(x, generator, by=1.0):
     [
         ({"encoder": encoder(0)}, {"encoder": encoder(1)}),
         ({"encoder": encoder(0)}, {"encoder": encoder(0).requires_grad_(False)}),
+        ({"encoder": bent_by(torch.relu)}, {"encoder": bent_by(torch.tanh)}),
         ({"clusterer": first_half}, {"clusterer": by_turns}),
         ({"clusterer": KMeans(2, random_state=0)}, {"clusterer": KMeans(2, random_state=1)}),
         ({"views": louder}, {"views": softer}),
@@ -72,6 +87,7 @@ def scaled_by(x, generator, by=1.0):
     ids=[
         "weights",
         "frozen",
+        "forward",
         "function",
         "options",
         "views",

@@ -10,6 +10,7 @@ from sklearn.cluster import KMeans
 from cdknet import ClassDiscovery
 from cdknet.budget import Budget
 from cdknet.cli import main
+from cdknet.confidence import not_calibrated
 from cdknet.history import History
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts
@@ -187,6 +188,18 @@ def test_a_fit_can_choose_its_options_first(fits, tmp_path):
     again = ClassDiscovery.load(model.save(tmp_path / "run"))
     assert again.tuning_ == model.tuning_
     assert again.label_weight == 10, "the parameters stay what the user gave"
+
+
+def test_a_fit_is_not_calibrated_on_the_folds_that_chose_its_options(fits, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(
+        "cdknet.estimator.calibrate",
+        lambda *a, seed, **k: seeds.append(seed) or not_calibrated("this is a test"),
+    )
+    for choice in ("off", "old-classes"):
+        ClassDiscovery(**{**FEW, "calibrate": True}, tune=choice, random_state=7).fit(X, Y)
+    assert seeds[0] == 7
+    assert seeds[1] != 7
 
 
 def test_a_fit_chooses_within_a_time_budget_unless_told_not_to(fits):

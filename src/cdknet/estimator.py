@@ -29,6 +29,7 @@ from cdknet.confidence import Calibration, calibrate, not_calibrated, raw_confid
 from cdknet.data.checks import lost_in_float32
 from cdknet.data.openworld import UNLABELED, HiddenTruth
 from cdknet.history import History, Watcher
+from cdknet.identity import learning_code
 from cdknet.inputs import Inputs, check_pixels, check_X
 from cdknet.keeping import UNSAVED, restored, run_of
 from cdknet.labels import Labels, check_problem, encode_labels, new_names
@@ -44,7 +45,7 @@ from cdknet.options import (
     check_choice,
     seconds_of,
 )
-from cdknet.pipeline import Fitted, Parts, check_growth, run_stages
+from cdknet.pipeline import Fitted, Parts, arithmetic, check_growth, run_stages
 from cdknet.rehearsal import NoRehearsal, stages_of
 from cdknet.runs import (
     FolderCheckpoint,
@@ -59,7 +60,7 @@ from cdknet.runs import (
     write_run,
 )
 from cdknet.stages.clusters import CUTTING, Clusterer, check_clusterer
-from cdknet.stages.loop import Checkpoint, Problem, Snapshot, once, seed_of
+from cdknet.stages.loop import Checkpoint, Problem, Snapshot, derive_seed, once, seed_of
 from cdknet.tune import Report, untuned
 from cdknet.tune import tune as search
 from cdknet.views import Views, check_views
@@ -82,7 +83,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         What makes the pseudo-labels, in place of what `readout` says or the method does (`dec` and `dac` only
         start from it; `pairwise` has its own).
     random_state : int, RandomState or None
-        The same int gives the same result, to the bit, on one machine with one number of threads.
+        The same int gives the same result, to the bit, on one CPU with one number of threads.
     device : str
         "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1", ...
     checkpoint_dir : path, optional
@@ -258,11 +259,9 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         if params["views"] != "auto":
             check_views(params["views"], tuple(X.shape[1:]))
         problem = Problem.from_checked(X, labels.targets)
-        seed = None
-        if self.checkpoint_dir is not None and not isinstance(self.random_state, numbers.Integral):
-            seed = seed_of_job(self.checkpoint_dir)
-        if seed is None:
-            seed = seed_of(self.random_state)
+        begun = None if isinstance(self.random_state, numbers.Integral) else self.checkpoint_dir
+        seed = None if begun is None else seed_of_job(begun)
+        seed = seed_of(self.random_state) if seed is None else seed
         views = self.views if callable(self.views) else None
         parts = Parts(self.encoder, self.clusterer, views, device_of(self.device))
         checkpoint = self._checkpoint(X, labels, params, parts, seed)
@@ -282,7 +281,9 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
             fitted = run_stages(problem, params, parts, **run)
             if params["calibrate"]:
                 with history.timed("calibrate"):
-                    calibration = calibrate(X, labels.targets, labels.old_classes, params, parts, **run)
+                    # Not on the folds that chose the options: they find just those classes too well.
+                    own = run | {"seed": derive_seed(seed, "calibrate")} if tunes else run
+                    calibration = calibrate(X, labels.targets, labels.old_classes, params, parts, **own)
             else:
                 calibration = not_calibrated("calibrate is off")
         except KeyboardInterrupt:
@@ -452,11 +453,12 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
         if self.stage_cache is None or self.time_budget is not None or _tunes(params):
             return kept  # stages cut short, or with options not known yet, are not shared
-        return StageCache(self.stage_cache, self._stage_keys(job), kept)
+        job["precision"] = arithmetic(job["precision"], job["method"], parts)
+        return StageCache(self.stage_cache, self._stage_keys(job, parts.device.type), kept)
 
-    def _stage_keys(self, job: dict[str, Any]) -> dict[str, list[Any]]:
+    def _stage_keys(self, job: dict[str, Any], device: str) -> dict[str, list[Any]]:
         """What decides the outcome of each stage that may be shared. Functions cannot be told apart."""
-        first = [job["seed"], job["data"], job["cdknet"], job["own parts"][0]]
+        first = [job["seed"], job["data"], learning_code(), device, job["own parts"][0]]
         first += [[job[f.name] for f in fields(group)] for group in (NetworkOptions, PretrainOptions)]
         keys = {"pretrain": first}
         if self.clusterer is None and not callable(self.views):

@@ -1,4 +1,4 @@
-"""What tells a user's own encoder, views or clusterer from another, so that no checkpoint mixes them up."""
+"""What tells a user's own encoder, views or clusterer, or our code, from another: so none are mixed up."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -14,6 +15,10 @@ from torch import Tensor, nn
 
 from cdknet.runs import fingerprint
 
+LEARNING = (
+    *("stages/*.py", "rivals/*.py", "hsic.py", "inputs.py", "layers.py", "networks.py"),
+    *("pipeline.py", "readout.py", "spectral.py", "views.py"),
+)
 DEEPEST = 8  # how far into a part is looked, so that one that holds itself has an end
 PLAIN = bool | int | float | complex | str | bytes | np.generic
 
@@ -24,9 +29,28 @@ def identity_of(part: Any) -> list[Any] | None:
         return None
     if isinstance(part, nn.Module):
         weights = [weight.detach().cpu().float().numpy() for weight in part.state_dict().values()]
-        return [repr(part), fingerprint(*weights), [weight.requires_grad for weight in part.parameters()]]
-    told = hashlib.sha256(json.dumps(_told(part, 0)).encode()).hexdigest()
-    return [getattr(part, "__qualname__", type(part).__qualname__), told]
+        learns = [weight.requires_grad for weight in part.parameters()]
+        return [repr(part), fingerprint(*weights), learns, _digest([_told(f, 0) for f in _forwards(part)])]
+    return [getattr(part, "__qualname__", type(part).__qualname__), _digest(_told(part, 0))]
+
+
+@functools.cache
+def learning_code() -> str:
+    """A sum of the sources that decide what a stage learns: what others made is not taken for theirs."""
+    root = Path(__file__).parent
+    files = [path for name in LEARNING for path in sorted(root.glob(name))]
+    return _digest([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
+
+
+def _digest(told: Any) -> str:
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _forwards(module: nn.Module) -> list[Any]:
+    """How each kind of layer in it that is not torch's own goes forward."""
+    kinds = {type(layer) for layer in module.modules()}
+    own = [kind for kind in kinds if not kind.__module__.startswith("torch.")]
+    return [kind.forward for kind in sorted(own, key=lambda kind: (kind.__module__, kind.__qualname__))]
 
 
 def _told(value: Any, depth: int) -> Any:

@@ -130,11 +130,7 @@ def run_stages(
         ).to(device)
     if third.expansion == "all":
         check_growable(network.trunk)  # before hours of training, not after
-    precision = network_options.precision
-    if precision == "auto":
-        precision = "fastest" if second.method == "cd-knet+" and encoder is None else "float32"
-    if precision == "fastest":
-        precision = "bfloat16" if has_bfloat16(device) else "float32"
+    precision = arithmetic(network_options.precision, second.method, parts)
     network.in_bfloat16 = precision == "bfloat16"
 
     rate = first.learning_rate
@@ -189,6 +185,15 @@ def network_name(name: str, method: str, shape: tuple[int, ...]) -> str:
     if name == "auto":
         name = "small" if method == "cd-knet+" else "paper"
     return choose_architecture(shape) if name == "paper" else name
+
+
+def arithmetic(precision: str, method: str, parts: Parts) -> str:
+    """What `precision` comes to on the processor at hand: float32 or bfloat16."""
+    if precision == "auto":
+        precision = "fastest" if method == "cd-knet+" and parts.encoder is None else "float32"
+    if precision == "fastest":
+        precision = "bfloat16" if has_bfloat16(parts.device) else "float32"
+    return precision
 
 
 def _novel_ones(

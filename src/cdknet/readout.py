@@ -38,7 +38,8 @@ class Neighbors(NamedTuple):
         """
         k = min(self.k, len(self.points))
         _, rows = nearest_neighbors(z, k, among=self.points)
-        votes = torch.nn.functional.one_hot(self.labels[rows], self.n_classes).sum(dim=1)
+        said = self.labels[rows]  # (n, k)
+        votes = torch.zeros(len(z), self.n_classes).scatter_add_(1, said, torch.ones(said.shape))
         means = class_means(self.points, self.labels, self.n_classes)
         scale = float((self.points - means[self.labels]).square().sum(dim=1).mean())
         nearness = Centers(means, max(scale, 1e-12)).logits(z).softmax(dim=1)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cdknet.budget import Budget
 from cdknet.history import History
+from cdknet.identity import learning_code
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, network_name
 from cdknet.rehearsal import (
@@ -81,7 +82,8 @@ def tune(
     taken = [option for option, own in own_parts.items() if own is not None]
     candidates = distinct(candidates, params, X.shape[1:], int(targets.max()) + 1, taken)
     job = {k: v if isinstance(v, (bool, int, float, str)) else None for k, v in params.items()}
-    about = fingerprint(np.frombuffer(json.dumps([job, seed, fingerprint(X, targets)]).encode(), np.uint8))
+    told = [job, seed, fingerprint(X, targets), parts.identity(), learning_code()]
+    about = fingerprint(np.frombuffer(json.dumps(told).encode(), np.uint8))
     fits = _Fits(kept, about)
 
     def one(name: str, running: Sequence[str], fold: Fold, own: History) -> dict[str, float]:

@@ -142,7 +142,7 @@ def _keep_map(cell: Cell, model: Any, path: Path) -> None:
     """The embedding of 3,000 held-out samples in the plane, with their true classes."""
     from cdknet.pictures import map_2d
 
-    problem = open_problem(cell.dataset, cell.seed)
+    problem = open_problem(cell.dataset, cell.seed, cell.split)
     draw = np.random.default_rng(0).permutation(len(problem.X_test))[:3000]
     places = map_2d(model.transform(problem.X_test[draw]))
     buffer = io.BytesIO()
