@@ -34,11 +34,14 @@ Line = dict[str, Any]
 
 
 def draw_problem(name: str, split: int) -> OpenWorldProblem:
+    """Classes hidden at random; of large sets a part, drawn of each old class, and of all new ones as one."""
     dataset = data.load(name)
-    new = dataset.new_classes("paper" if name == "wifi-csi-30" else "random", seed=split)  # both draw classes
+    new = dataset.new_classes("random", seed=split)
     rng = np.random.default_rng(split)
-    classes = range(len(dataset.class_names))
-    parts = [rng.permutation(np.flatnonzero(dataset.y_train == c))[:PER_CLASS] for c in classes]
+    hidden = np.isin(dataset.y_train, new)
+    parts = [rng.permutation(np.flatnonzero(hidden))[: PER_CLASS * len(new)]]
+    for c in np.unique(dataset.y_train[~hidden]):
+        parts.append(rng.permutation(np.flatnonzero(dataset.y_train == c))[:PER_CLASS])
     rows = np.sort(np.concatenate(parts))
     train, truth = hide_classes(np.asarray(dataset.X_train[rows]), dataset.y_train[rows], new)
     _, test_truth = hide_classes(dataset.X_test, dataset.y_test, new)

@@ -104,6 +104,26 @@ def test_confidences_that_are_lower_throughout_count_by_half():
     assert by_value < as_it_is - 0.15
 
 
+def test_where_no_mistake_was_made_labels_like_those_of_halves_are_not_sure():
+    """Rehearsals that find all at raw .8 say nothing of raw .4; classes cut in two, at .4, do."""
+    generator = np.random.default_rng(0)
+    raw, halves = generator.uniform(0.7, 0.9, 400), generator.uniform(0.3, 0.5, 400)
+    found = fit_map(raw, np.ones(400, dtype=bool), halves)
+    assert found.apply(np.full(50, 0.8)).mean() > 0.9
+    assert found.apply(np.full(50, 0.4)).mean() < 0.75
+    assert fit_map(raw, np.ones(400, dtype=bool)).apply(np.full(50, 0.4)).mean() > 0.95, "without them"
+
+
+def test_one_class_taken_for_two_is_not_called_right():
+    generator = np.random.default_rng(0)
+    centres = 4 * generator.normal(size=(6, 8))
+    truth = generator.integers(0, 6, 600)
+    X = centres[truth] + generator.normal(size=(600, 8))
+    model = ClassDiscovery(n_new_classes=2, random_state=0).fit(X, np.where(truth < 5, truth, -1))
+    assert model.calibration_["accuracy"] == 1, "there was no mistake to learn from"
+    assert model.overall_confidence_ < 0.8
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 def test_a_map_of_one_outcome_is_sure_but_not_certain(share):
     raw = np.linspace(0, 1, 200)
@@ -241,6 +261,12 @@ def test_nothing_is_promised_that_was_not_seen():
     kept = {"overall": 0.9, "calibration": {"calibrated": True, "accuracy": 0.85}}
     assert confidence_sentence(kept).startswith("about 90 of 100 unlabelled samples")
     assert confidence_sentence(kept).endswith("found .85")
+    assert confidence_sentence(kept, 2) == confidence_sentence(kept)
+    poor = {**kept, "overall": 0.54}
+    assert confidence_sentence(poor, 2).startswith(
+        "about 54 of 100 unlabelled samples are expected to be right ("
+    )
+    assert "guessing among 2 classes: 50" in confidence_sentence(poor, 2)
     sure = {"overall": 0.9999, "calibration": {"calibrated": True, "accuracy": 1.0}}
     assert confidence_sentence(sure).startswith("more than 99 of 100")
     assert "no mistake to learn from" in confidence_sentence(sure)

@@ -9,9 +9,11 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from cdknet import ClassDiscovery
+from cdknet.data.checks import DoubtfulData, doubts
 from cdknet.history import History
 from cdknet.labels import encode_labels
 from cdknet.spectral import neighbor_embedding
+from cdknet.tables import given_sentence
 
 from contracts import FEW, blob_problem
 
@@ -206,3 +208,25 @@ def test_masks_of_another_type_are_not_guessed_at():
             with pytest.raises(ValueError, match="nobody can tell whether they were divided"):
                 model.predict(other)
         model.predict(masks.astype(np.uint8))
+
+
+def test_placeholders_and_labels_that_say_unknown_are_told():
+    odd = X.copy()
+    odd[3, 1] = 9999
+    with pytest.warns(
+        DoubtfulData, match=r"1 column\(s\) of X have values far beyond .* column 1, with 9999"
+    ):
+        few().fit(odd, Y)
+    assert doubts(X) == []
+    assert "'mass'" in doubts(odd, ["size", "mass", *"abcd"])[0]
+    names = np.where(Y < 0, "", np.where(Y == 0, "None", "a"))
+    with pytest.warns(DoubtfulData, match="label 'None'"):
+        few().fit(X, names)
+
+
+def test_a_model_says_how_well_it_knows_what_it_was_told(tmp_path):
+    model = few().fit(X, Y)
+    assert model.given_accuracy_ == np.mean(model.predict(X[Y >= 0]) == Y[Y >= 0])
+    assert ClassDiscovery.load(model.save(tmp_path / "run")).given_accuracy_ == model.given_accuracy_
+    assert given_sentence(0.98) == "predict answers with them for 98 of 100 labelled samples"
+    assert "9999" in given_sentence(0.1)

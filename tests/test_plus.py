@@ -11,7 +11,7 @@ from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
 from cdknet.networks import embed, unit_length
 from cdknet.options import DiscoverOptions
-from cdknet.stages.clusters import agreed_labels, cluster, spectral_labels
+from cdknet.stages.clusters import agreed_labels, along_gaps, cluster, spectral_labels
 from cdknet.stages.heads import (
     EVENNESS,
     SHARPNESS,
@@ -153,6 +153,31 @@ def test_a_few_strays_are_no_class_for_which_two_others_are_merged():
     strays = -axes[1] + 0.05 * torch.randn(18, 16, generator=generator)
     labels = agreed_labels(unit_length(torch.cat([z, strays])), 3)
     assert clustering_accuracy(np.repeat([0, 1, 2], 200), labels[:600].numpy()) > 0.95
+
+
+def test_labels_keep_to_gaps_that_the_samples_themselves_show():
+    """Old classes may teach a network to look past what sets new ones apart."""
+    generator = torch.Generator().manual_seed(0)
+    truth = np.repeat([0, 1], [120, 30])
+    x = torch.randn(150, 4, generator=generator) + 8 * torch.from_numpy(truth)[:, None]
+    across = (x[:, 0] - x[:, 1] > 0).long()  # as wrong as can be
+    assert clustering_accuracy(truth, along_gaps(x, across, 2).numpy()) == 1
+    nearly = torch.from_numpy(truth).clone()
+    nearly[:2] = 1  # next to right: what was learned counts
+    assert torch.equal(along_gaps(x, nearly, 2), nearly)
+    one = torch.randn(300, 4, generator=generator)
+    halves = (one[:, 0] > 0).long()
+    assert torch.equal(along_gaps(one, halves, 2), halves), "no gaps, nothing to follow"
+
+
+def test_a_table_with_plain_gaps_is_cut_along_them():
+    generator = np.random.default_rng(1)
+    truth = generator.integers(0, 6, 700)
+    centres = np.array([[0, 0], [10, 0], [0, 10], [10, 10], [5, 5], [20, 5]])
+    X = centres[truth] + generator.normal(size=(700, 2))
+    y = np.where(truth >= 4, -1, truth)
+    model = ClassDiscovery(n_new_classes=2, random_state=0, calibrate=False).fit(X, y)
+    assert clustering_accuracy(truth[y < 0], model.labels_[y < 0]) > 0.98
 
 
 def test_agreement_follows_long_classes_that_lie_side_by_side():

@@ -1,17 +1,21 @@
 """Run folders: what is written is read back, and what is damaged or foreign is said to be."""
 
+import io
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
 
 from cdknet import ClassDiscovery
+from cdknet.model import Blueprint
 from cdknet.runs import (
     FolderCheckpoint,
     append_jsonl,
     fingerprint,
     read_jsonl,
+    read_npz,
     read_run,
     summary,
     write_run,
@@ -165,7 +169,7 @@ def test_no_pickle_is_ever_read(run):
     content = (run / "embedding.npz").read_bytes()
     entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
     rewrite(run, lambda c: c["files"].update({"embedding.npz": entry}))
-    with pytest.raises(ValueError, match="allow_pickle=False"):
+    with pytest.raises(ValueError, match="no pickle is ever opened"):
         read_run(run)
 
 
@@ -244,3 +248,54 @@ def test_a_torn_line_goes_before_the_next_is_added(tmp_path):
     assert read_jsonl(path) == [{"a": 1}, {"b": 2}]
     append_jsonl(path, {"c": 3})
     assert read_jsonl(path) == [{"a": 1}, {"b": 2}, {"c": 3}]
+
+
+@pytest.mark.parametrize("how", ["compressed", "promises", "objects", "no archive"])
+def test_an_archive_gives_no_more_than_it_holds(how):
+    good = {"features": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 4))}
+    buffer = io.BytesIO()
+    np.savez(buffer, **good)
+    read = read_npz(buffer.getvalue())
+    assert all(
+        np.array_equal(read[name], array) and read[name].dtype == array.dtype for name, array in good.items()
+    )
+    content = buffer.getvalue()
+    if how == "compressed":
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, features=np.zeros(10**6))
+        content = buffer.getvalue()
+    elif how == "promises":
+        whole = io.BytesIO()
+        np.lib.format.write_array_header_1_0(
+            whole, {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
+        )
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            archive.writestr("features.npy", whole.getvalue() + bytes(8))
+        content = buffer.getvalue()
+    elif how == "objects":
+        buffer = io.BytesIO()
+        np.savez(buffer, features=np.array([{}], dtype=object))
+        content = buffer.getvalue()
+    else:
+        content = content[:50]
+    with pytest.raises(ValueError, match=r"must|not"):
+        read_npz(content)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"feature_size": 10**9},
+        {"statistics_size": 10**12},
+        {"sample_shape": (1, 300_000, 300_000)},
+        {"extra_units": 1e9},
+        {"n_new_classes": 10**9},
+        {"architecture": "another"},
+    ],
+)
+def test_a_network_is_not_built_that_its_weights_cannot_fill(change):
+    blueprint = Blueprint("mlp", (6,), 6, 128, 3, 2, "last-two", 0.25)
+    blueprint.check(50_000)
+    with pytest.raises(ValueError, match="The run"):
+        blueprint._replace(**change).check(50_000)

@@ -41,7 +41,11 @@ MOST_CUT = 5000  # samples that are cut once more, to see whether labels agree
 NEAREST = 5  # of them that speak for a sample which is not among them
 RESTARTS = 2  # of k-means, for each cut
 MOST_VOTERS = 10_000  # samples among which neighbours are looked for
+MOST_HALVED = 1000  # samples of a class that are cut in two
 QUANTILES = 51  # of the raw confidences of the rehearsals that are kept
+FLAWLESS = 0.01  # share of mistakes below which rehearsals do not say which ranks are wrong
+HALVES = 0.1  # weight of classes cut in two, beside what the rehearsals found
+LEAST_SLOPE = 0.25  # a label that suits its sample better is surer, whatever rehearsals say
 EDGE = 1e-3  # raw confidences are kept this far from 0 and 1, where the logit has no value
 
 
@@ -128,22 +132,47 @@ class Map(NamedTuple):
         return mapped
 
 
-def fit_map(raw: NDArray[np.float64], right: NDArray[np.bool_]) -> Map:
-    """The most likely map. Targets are drawn in from 0 and 1 as Platt (1999) does, so it stays finite."""
+def fit_map(
+    raw: NDArray[np.float64], right: NDArray[np.bool_], halves: NDArray[np.float64] | None = None
+) -> Map:
+    """The most likely map. Targets are drawn in from 0 and 1 as Platt (1999) does, so it stays finite.
+
+    `halves` are raw confidences of classes that were cut in two (`raw_of_halves`), where half of the labels
+    are right. Rehearsals without a mistake do not show what one looks like; these do.
+    """
     n_right, n_wrong = int(right.sum()), int((~right).sum())
     target = np.where(right, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
-    x = _logit(raw)
+    x, weight = _logit(raw), np.ones(len(raw))
+    if halves is not None and len(halves):
+        x, target = np.append(x, _logit(halves)), np.append(target, np.full(len(halves), 0.5))
+        weight = np.append(weight, np.full(len(halves), HALVES * len(raw) / len(halves)))
+    weight = weight / weight.sum()
 
     def cost(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         t = weights[0] * x + weights[1]
-        error = expit(t) - target
-        value = float(np.mean(np.logaddexp(0, t) - target * t) + 1e-4 * (weights[0] - 1) ** 2)
-        slope = float(np.mean(error * x)) + 2e-4 * (weights[0] - 1)
-        return value, np.array([slope, float(np.mean(error))])
+        error = weight * (expit(t) - target)
+        value = float(weight @ (np.logaddexp(0, t) - target * t) + 1e-4 * (weights[0] - 1) ** 2)
+        slope = float(error @ x) + 2e-4 * (weights[0] - 1)
+        return value, np.array([slope, float(error.sum())])
 
-    found = minimize(cost, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(0, 20), (-20, 20)])
-    quantiles = np.quantile(raw, np.linspace(0, 1, QUANTILES))
-    return Map(float(found.x[0]), float(found.x[1]), tuple(np.round(quantiles, 4).tolist()))
+    found = minimize(
+        cost, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(LEAST_SLOPE, 20), (-20, 20)]
+    )
+    flawless = halves is not None and n_wrong < FLAWLESS * len(raw)  # by rank all would be as sure
+    quantiles = [] if flawless else np.quantile(raw, np.linspace(0, 1, QUANTILES)).round(4).tolist()
+    return Map(float(found.x[0]), float(found.x[1]), tuple(quantiles))
+
+
+def raw_of_halves(z: Tensor, truth: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Raw confidences of the samples of each class when it is cut in two, as no class should be."""
+    out = [np.zeros(0)]
+    for c in np.unique(truth):
+        members = torch.from_numpy(np.flatnonzero(truth == c))
+        part = z[members[_some_rows(len(members), MOST_HALVED)]]
+        if len(part) > 2 * NEIGHBORS:
+            labels = cluster(part, 2, restarts=RESTARTS).numpy()
+            out.append(raw_confidence(part, labels, 2))
+    return np.concatenate(out)
 
 
 def _logit(raw: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -180,7 +209,8 @@ def calibrate(
         folds = plan_folds(targets, params["n_new_classes"], folds=FOLDS, seed=seed)
     except NoRehearsal as reason:
         return not_calibrated(str(reason))
-    start, pairs, accuracies = time.perf_counter(), [], []
+    start, accuracies = time.perf_counter(), []
+    pairs: list[tuple[NDArray[Any], ...]] = []  # raw confidences, whether right, and those of halves
     for number, fold in enumerate(folds):
         history.progress("calibrate", number, len(folds))
         kept = checkpoint.load(f"calibrate-{number}")
@@ -188,6 +218,8 @@ def calibrate(
             history.take_up([kept.facts["row"]])
         else:
             own = history_of_one(history, "calibrate", number, len(folds), params)
+            if own is None and pairs:  # what was tried in time counts
+                break
             if own is None:
                 return not_calibrated("the time budget was used up before hidden classes could be tried")
             began = time.perf_counter()
@@ -207,18 +239,18 @@ def calibrate(
             kept = _fold_outcome(found, fold, number, time.perf_counter() - began)
             history.add(**kept.facts["row"])
             checkpoint.save(f"calibrate-{number}", kept)
-        pairs.append((kept.tensors["raw"].numpy(), kept.tensors["right"].numpy()))
+        pairs.append(tuple(kept.tensors[name].numpy() for name in ("raw", "right", "halves")))
         accuracies.append(kept.facts["row"]["accuracy"])
     history.progress("calibrate", len(folds), len(folds))
-    raw, right = (np.concatenate(part) for part in zip(*pairs, strict=True))
-    fitted = fit_map(raw, right)
+    raw, right, halves = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    fitted = fit_map(raw, right, halves)
     before, after = _errors(pairs)
     return Calibration(
         fitted,
         {
             "calibrated": True,
-            "folds": len(folds),
-            "hidden": [[str(classes[c]) for c in fold.hidden] for fold in folds],
+            "folds": len(pairs),
+            "hidden": [[str(classes[c]) for c in fold.hidden] for fold in folds[: len(pairs)]],
             "samples": len(raw),
             "accuracy": float(np.mean(accuracies)),
             "accuracies": accuracies,
@@ -233,21 +265,23 @@ def calibrate(
 
 
 def _fold_outcome(found: Rehearsal, fold: Fold, number: int, seconds: float) -> Snapshot:
-    raw, right = (
-        raw_confidence(found.features, found.labels, len(fold.hidden)),
-        right_under_match(found.truth, found.labels),
-    )
+    right = right_under_match(found.truth, found.labels)
+    arrays = {
+        "raw": raw_confidence(found.features, found.labels, len(fold.hidden)),
+        "right": right,
+        "halves": raw_of_halves(found.features, found.truth),
+    }
     row = {"stage": "calibrate", "epoch": number + 1, "accuracy": float(right.mean()), "seconds": seconds}
-    return Snapshot(1, True, {"raw": torch.from_numpy(raw), "right": torch.from_numpy(right)}, {"row": row})
+    return Snapshot(1, True, {name: torch.from_numpy(a) for name, a in arrays.items()}, {"row": row})
 
 
-def _errors(pairs: list[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> tuple[float, float | None]:
+def _errors(pairs: list[tuple[NDArray[Any], ...]]) -> tuple[float, float | None]:
     """Expected calibration error of the raw signal, and of a map that was learned on the other folds."""
-    before = float(np.mean([expected_calibration_error(raw, right) for raw, right in pairs]))
+    before = float(np.mean([expected_calibration_error(raw, right) for raw, right, _ in pairs]))
     if len(pairs) < 2:
         return before, None
     after = []
-    for held, (raw, right) in enumerate(pairs):
+    for held, (raw, right, _) in enumerate(pairs):
         others = [pair for i, pair in enumerate(pairs) if i != held]
         learned = fit_map(*(np.concatenate(part) for part in zip(*others, strict=True)))
         after.append(expected_calibration_error(learned.apply(raw), right))

@@ -26,7 +26,7 @@ from torch import nn
 import cdknet
 from cdknet.budget import Budget
 from cdknet.confidence import Calibration, calibrate, not_calibrated, raw_confidence
-from cdknet.data.checks import lost_in_float32
+from cdknet.data.checks import DoubtfulData, doubts, odd_labels
 from cdknet.data.openworld import UNLABELED, HiddenTruth
 from cdknet.history import History, Watcher
 from cdknet.identity import learning_code
@@ -112,6 +112,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
     spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U
     stage_networks_ : the network after each stage; "expand" is the final one (not in a loaded model)
     given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
+    given_accuracy_ : share of the given labels that `predict` answers with; low: something is wrong with X
     class_confidence_ : for each new class, the mean confidence of its unlabelled samples
     overall_confidence_ : the share of unlabelled samples that are expected to be right
     tuning_ : dict, with tune: what was tried on hidden old classes, what was kept and why; else None
@@ -248,13 +249,9 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         self._refuse_truth(X, y)
         _check_feature_names(self, X, reset=True)
         X = check_X(X)
-        if X.ndim == 2 and X.dtype.itemsize == 8 and len(lost := lost_in_float32(X)):
-            warnings.warn(
-                f"{len(lost)} column(s) of X vary by less than float32, in which networks count, can tell: "
-                f"the first is column {lost[0]}. Subtract the mean first, such as by StandardScaler.",
-                stacklevel=2,
-            )
         labels = encode_labels(y, len(X))
+        for told in (*doubts(X), *odd_labels(labels.old_classes[labels.targets[labels.targets >= 0]])):
+            warnings.warn(told, DoubtfulData, stacklevel=2)
         check_problem(labels, params["n_new_classes"])
         if params["views"] != "auto":
             check_views(params["views"], tuple(X.shape[1:]))
@@ -346,9 +343,8 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         n_old = len(labels.old_classes)
         self.model_, self.blueprint_ = fitted.model, fitted.blueprint
         self.n_new_classes_ = fitted.blueprint.n_new_classes
-        self.classes_ = np.concatenate(
-            [labels.old_classes, new_names(labels.old_classes, self.n_new_classes_)]
-        )
+        new = new_names(labels.old_classes, self.n_new_classes_)
+        self.classes_ = np.concatenate([labels.old_classes, new])
         self.history_, self.seed_, self.chosen_ = list(history), seed, fitted.chosen
         self.spent_ = {stage: round(seconds, 2) for stage, seconds in history.spent.items()}
         self._samples: NDArray[Any] | None = X  # for `save`; a view, no copy
@@ -377,6 +373,8 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         numbers = np.where(unlabelled, numbers, labels.targets)
         self.labels_ = self.classes_[numbers]
         self.given_ = ~unlabelled
+        named = logits.argmax(dim=1).numpy() == labels.targets
+        self.given_accuracy_: float | None = float(named[self.given_].mean())
         rows = torch.from_numpy(np.flatnonzero(novel))
         z = features[rows]  # of stage 2, which is the last one without expansion
         if fitted.discovery.network is not fitted.model.network:
@@ -540,7 +538,10 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         return self.model_.apply(inputs).logits
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Share of the labelled samples that are called by their own name; unlabelled ones are left out."""
+        """Share of the labelled samples that are called by their own name; unlabelled ones are left out.
+
+        It says nothing of new classes: n_new_classes cannot be chosen by it.
+        """
         predicted = self.predict(X)
         labels = encode_labels(y, len(predicted))
         known = labels.targets != UNLABELED

@@ -45,6 +45,7 @@ def run_of(model: ClassDiscovery, ids: Sequence[str] | None, config: Mapping[str
             "scale": model.model_.scale,
             "on_sphere": model.model_.normalize,
             "validation_accuracy": model.validation_accuracy_,
+            "given_accuracy": model.given_accuracy_,
             "chosen": model.chosen_,
             "spent": model.spent_,
             "tuning": model.tuning_,
@@ -94,6 +95,7 @@ def restored(kind: type[ClassDiscovery], run: Run, encoder: nn.Module | None, de
             new.feature_names_in_ = np.asarray(config["feature_names"], dtype=object)
         new.n_features_in_, new.seed_ = int(config["n_features_in"]), int(config["seed"])
         new.validation_accuracy_ = config["validation_accuracy"]
+        new.given_accuracy_ = config.get("given_accuracy")  # older runs do not say
         weights = dict(run.weights)
         new.spectral_embedding_ = weights.get("spectral_embedding")
         new.spectral_rows_ = weights.get("spectral_rows")
@@ -112,6 +114,7 @@ def restored(kind: type[ClassDiscovery], run: Run, encoder: nn.Module | None, de
         raise ValueError(
             f"The run's config.json must be whole. Got {type(error).__name__}: {error}."
         ) from None
+    blueprint.check(sum(weight.size for weight in weights.values()))
     network = blueprint.build(encoder)
     if len(classes) != blueprint.n_old_classes + blueprint.n_new_classes:
         raise ValueError(f"The run must name each of its classes. Got {len(classes)} names.")

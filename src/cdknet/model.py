@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -10,9 +11,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from cdknet.inputs import Inputs
-from cdknet.networks import Embedded, Network, build_network, embed, grow
+from cdknet.networks import ARCHITECTURES, Embedded, Network, build_network, embed, grow
 from cdknet.readout import Centers, Neighbors, Readout
 
+LARGEST_SAMPLE = 2**26  # values of one sample
 _NETWORK = "network."  # before the names of the network's weights
 
 
@@ -29,6 +31,23 @@ class Blueprint(NamedTuple):
     extra_units: float
     pixels: bool | None = None  # the samples were uint8; None: an older version did not say
     own_encoder: bool = False  # the trunk is a user's own
+
+    def check(self, n_weights: int) -> None:
+        """Raise unless the network of this shape can be one of `n_weights` weights: before it is built."""
+        if self.architecture not in (*ARCHITECTURES, "encoder"):
+            raise ValueError(f"The run must have a network that there is. Got {self.architecture!r:.100}.")
+        grown = math.ceil(self.extra_units * (self.feature_size or 0)) if self.expansion != "none" else 0
+        claimed = (
+            self.statistics_size,
+            self.feature_size or 0,
+            grown,
+            self.n_old_classes,
+            self.n_new_classes,
+        )
+        if max(claimed) > n_weights or self.extra_units > n_weights or min(claimed) < 0:
+            raise ValueError(f"The run's network must fit its {n_weights:,} weights. Got {self}.")
+        if not 0 < math.prod(self.sample_shape) <= LARGEST_SAMPLE or min(self.sample_shape) < 1:
+            raise ValueError(f"The run's samples must have a shape to work with. Got {self.sample_shape}.")
 
     def build(self, encoder: nn.Module | None = None) -> Network:
         """A network of this shape, with weights of no meaning."""

@@ -27,7 +27,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -260,8 +260,11 @@ def summary(run: Run) -> dict[str, Any]:
     config, options = run.config, used_options(run.config)
     n_old = config["blueprint"]["n_old_classes"]
     classes = []
+    by_class: dict[str, list[dict[str, str]]] = {}
+    for row in run.labels:
+        by_class.setdefault(row["label"], []).append(row)
     for index, name in enumerate(config["classes"]):
-        members = [row for row in run.labels if row["label"] == str(name)]
+        members = by_class.get(str(name), [])
         confidence = [float(row["confidence"]) for row in members]
         classes.append(
             {
@@ -285,6 +288,7 @@ def summary(run: Run) -> dict[str, Any]:
         "label_weight": options["label_weight"],
         "seed": config["seed"],
         "confidence": config.get("confidence"),
+        "given_accuracy": config.get("given_accuracy"),
         "tuning": config.get("tuning"),
         "time_budget": options.get("time_budget"),
         "spent": config.get("spent", {}),
@@ -369,8 +373,26 @@ def _npz(arrays: Arrays) -> bytes:
 
 
 def read_npz(content: bytes) -> Arrays:
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    """The arrays that `_npz` wrote. They are stored as they are, so none is larger than what holds it."""
+    from cdknet.data.arrays import npy_header
+
+    arrays = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for info in archive.infolist():
+                if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(content):
+                    raise ValueError(f"{info.filename} must be stored as it is. Got it compressed.")
+                data = archive.read(info)
+                header = npy_header(info.filename, io.BytesIO(data))
+                if len(data) - header.offset != header.data_bytes:
+                    raise ValueError(f"{info.filename} must hold what it promises, {header.shape}.")
+                flat = np.frombuffer(data, header.dtype, offset=header.offset) if header.data_bytes else None
+                array = np.empty(header.shape, header.dtype) if flat is None else flat.copy()
+                order: Literal["F", "C"] = "F" if header.fortran_order else "C"
+                arrays[info.filename.removesuffix(".npy")] = array.reshape(header.shape, order=order)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        raise ValueError(f"Arrays must be an .npz archive. Got {error}.") from None
+    return arrays
 
 
 def labels_digest(run: Run) -> str:

@@ -143,21 +143,37 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         within = f", of a budget of {facts['time_budget']}" if facts["time_budget"] is not None else ""
         how.add_row("spent", escape(spent + within))
     if facts["confidence"] is not None:
-        how.add_row("confidence", escape(confidence_sentence(facts["confidence"])))
+        n_new = sum(row["kind"] == "new" for row in facts["classes"])
+        how.add_row("confidence", escape(confidence_sentence(facts["confidence"], n_new)))
+    if facts["given_accuracy"] is not None:
+        how.add_row("given labels", escape(given_sentence(facts["given_accuracy"])))
     return [table, how]
 
 
-def confidence_sentence(confidence: dict[str, Any]) -> str:
-    """How far to trust a run, in words."""
+CHANCE = 1.5  # times guessing: below that it is told what guessing comes to
+LOW = 0.5  # share of given labels below which the samples themselves are to be doubted
+
+
+def given_sentence(accuracy: float) -> str:
+    """How well a run knows what it was told, in words."""
+    told = f"predict answers with them for {100 * accuracy:.0f} of 100 labelled samples"
+    if accuracy >= LOW:
+        return told
+    return told + ": few. Look for placeholders such as 9999, odd units or wrong labels in the data"
+
+
+def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) -> str:
+    """How far to trust a run, in words; of `n_new` classes, what guessing comes to where that is near."""
     calibration = confidence["calibration"]
     if not calibration["calibrated"]:
         reason = calibration.get("reason", "an older version made it")
         return f"not calibrated, so its figures only rank samples: {reason}"
     found, expected = calibration["accuracy"], 100 * confidence["overall"]
     many = "more than 99" if expected > 99 else f"about {expected:.0f}"
-    sentence = (
-        f"{many} of 100 unlabelled samples are expected to be right; on hidden old classes this setting "
-    )
+    sentence = f"{many} of 100 unlabelled samples are expected to be right"
+    if n_new and expected < CHANCE * 100 / n_new:
+        sentence += f" (guessing among {n_new} classes: {100 / n_new:.0f})"
+    sentence += "; on hidden old classes this setting "
     if found > 0.999:
         return sentence + "made no mistake to learn from, so look at the least sure ones all the same"
     return sentence + f"found {f'{found:.2f}'.removeprefix('0')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -126,6 +127,7 @@ def discover(
 
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
+    from cdknet.data.checks import DoubtfulData, doubts
     from cdknet.data.openworld import UNLABELED
     from cdknet.estimator import ClassDiscovery
     from cdknet.labels import encode_labels
@@ -134,7 +136,9 @@ def discover(
     ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
     if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
         _remove_unfinished(unfinished)
-    samples = replace(samples, notes=(*samples.notes, *_without_effect(options)))
+    samples = replace(
+        samples, notes=(*samples.notes, *doubts(samples.X, samples.columns), *_without_effect(options))
+    )
     for note in samples.notes:
         say(note, quiet=as_json)
     unlabelled = int((encode_labels(samples.y, len(samples)).targets == UNLABELED).sum())
@@ -150,7 +154,9 @@ def discover(
             watchers=[bars, ctrl_c],
         )
         try:
-            model.fit(samples.X, samples.y)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DoubtfulData)  # told above
+                model.fit(samples.X, samples.y)
         except KeyboardInterrupt:
             raise _interrupted(unfinished) from None
     say("Drawing the map and the gallery", quiet=as_json)
@@ -251,7 +257,10 @@ def predict(
     run: RunFolder,
     data: DataPath,
     *,
-    out: Annotated[Path, typer.Option(help="The CSV to write: id, label, new, probability.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="The CSV to write: id, label, new, probability (the network's own)."),
+    ],
     force: Force = False,
     as_json: Json = False,
     reading: dict[str, Any],

@@ -83,7 +83,7 @@ def load_npy(path: Path) -> AnyArray:
     """The array of a `.npy` file, mapped read-only."""
     size = readable_file(path, least=16)
     with path.open("rb") as file:
-        header = _npy_header(path, file)
+        header = npy_header(path, file)
     held = size - header.offset
     if held != header.data_bytes:
         raise ValueError(
@@ -93,7 +93,7 @@ def load_npy(path: Path) -> AnyArray:
     return _mapped(path, header, header.offset)
 
 
-def _npy_header(name: Path | str, file: BinaryIO) -> NpyHeader:
+def npy_header(name: Path | str, file: BinaryIO) -> NpyHeader:
     """Parse the header at the start of `file`, trusting nothing in it."""
     start = file.read(12)
     if start[:6] != b"\x93NUMPY":
@@ -175,7 +175,7 @@ def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyA
     """One array of the archive: mapped if it is stored plainly, else read, which checks its CRC."""
     name = f"{path} [{info.filename[:60]}]"
     with archive.open(info) as file:
-        header = _npy_header(name, file)  # type: ignore[arg-type]
+        header = npy_header(name, file)  # type: ignore[arg-type]
         held = info.file_size - header.offset
         if held != header.data_bytes:
             raise ValueError(

@@ -23,6 +23,7 @@ MAX_EXPANSION = 200  # bytes in memory that one byte of a file may stand for; re
 FREE_BYTES = 16 * 2**20  # memory that any file may ask for, however small it is
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")  # 1,5 for 1.5
 LONGEST_NAME = 512  # characters of an id, a label or a category
+FAR = 100  # times the range of 98 of 100 values: no measurement lies so far out
 BLOCK_BYTES = 2**24  # how much is looked at in one go where a whole array must be checked
 
 AnyArray = NDArray[Any]
@@ -132,6 +133,43 @@ def lost_in_float32(X: AnyArray) -> NDArray[np.intp]:
     return np.flatnonzero((spread < 8 * step) & (spread > 1000 * fine))
 
 
+class DoubtfulData(UserWarning):
+    """Samples or labels that can be used, but hardly say what was meant."""
+
+
+def doubts(X: AnyArray, columns: Sequence[str] | None = None) -> list[str]:
+    """A sentence for what is odd about vectors X, (n, d): values lost in float32, and placeholders."""
+    if X.ndim != 2 or X.dtype.kind != "f":
+        return []
+    named = [repr(name) for name in columns] if columns is not None else range(X.shape[1])
+    told = []
+    if X.dtype.itemsize == 8 and len(lost := lost_in_float32(X)):
+        told.append(
+            f"{len(lost)} column(s) of X vary by less than float32, in which networks count, can tell: "
+            f"the first is column {named[lost[0]]}. Subtract the mean first, such as by StandardScaler."
+        )
+    if len(far := far_out(X)):
+        worst = X[np.abs(X[:, far[0]]).argmax(), far[0]]
+        told.append(
+            f"{len(far)} column(s) of X have values far beyond the others: the first is column "
+            f"{named[far[0]]}, with {worst:g}. If that stands for a gap, fill it or drop its row."
+        )
+    return told
+
+
+def far_out(X: AnyArray) -> NDArray[np.intp]:
+    """Columns of X, (n, d), with values `FAR` ranges out, a range that of 98 of 100: 9999 for a gap."""
+    if len(X) < 16:
+        return np.zeros(0, np.intp)
+    rows = X[np.linspace(0, len(X) - 1, min(len(X), 20_000)).astype(int)].astype(np.float64)
+    low, high = (
+        np.quantile(rows, 0.01, axis=0, method="higher"),
+        np.quantile(rows, 0.99, axis=0, method="lower"),
+    )
+    most = np.maximum(X.max(axis=0) - high, low - X.min(axis=0))
+    return np.flatnonzero((most > FAR * (high - low)) & (high > low))
+
+
 def numeric(path: Path, X: AnyArray, what: str = "X") -> AnyArray:
     """`X` as numbers in the machine's own byte order, at least one sample of at least one value."""
     if X.dtype.kind == "c":
@@ -234,7 +272,18 @@ def labels_from_text(path: Path, texts: Sequence[str], size: int) -> AnyArray:
     return text_array(path, [text or str(UNLABELED) for text in stripped], "labels", size)
 
 
-UNKNOWN = ("na", "n/a", "?", "none", "null", "unknown", "unlabelled", "unlabeled")  # hardly a class
+UNKNOWN = (
+    "na",
+    "n/a",
+    "?",
+    "-",
+    "none",
+    "null",
+    "tbd",
+    "unknown",
+    "unlabelled",
+    "unlabeled",
+)  # hardly a class
 
 
 def odd_labels(y: AnyArray) -> tuple[str, ...]:

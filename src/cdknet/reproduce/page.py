@@ -61,7 +61,9 @@ class entered a fit; where scores on new classes had been seen before a choice, 
 over the samples of new classes only, how many there are given:
 
 - **ACC**: share of *held-out* samples right under the best one-to-one match of clusters and classes
-  (Hungarian).
+  (Hungarian), asked which of the *new* classes they are of, as the paper and its rivals ask.
+- **open ACC**: the same samples, asked which of *all* classes they are of, old ones competing, as `predict`
+  asks; one match over all classes. This is what a user gets who does not know that a sample is new.
 - **purity**: several clusters may claim one class. By the code released with the paper this is what it
   calls ACC; it is never below ACC.
 - **train purity**: the same over the unlabelled samples of the fit, which is where the paper measures.
@@ -104,7 +106,9 @@ seed 0 of Fashion-MNIST and seeds 0 and 1 of rf-50-sim; scores on new classes st
 reason. Its rows take their own defaults, whatever the budget. When its read-out questions what leans to
 classes of equal size, and for what it then gives that up, was chosen on blobs and on hidden old classes of
 digits, wifi-csi-30 and Fashion-MNIST, cut down to unequal sizes or not; a first rule, dropped there, had been
-seen on two seeds of wifi-csi-30's new classes, where it did harm.
+seen on two seeds of wifi-csi-30's new classes, where it did harm. That a few strays are no class, when
+vectors follow the gaps among the samples themselves, and how classes cut in two enter the confidence was
+decided on blobs alone. How `tune` weighs its folds was decided after two seeds of wifi-csi-30's new classes (above).
 """
 
 FORMER = f"""\
@@ -112,8 +116,10 @@ FORMER = f"""\
 tested on such rows, and figures leave them out. In the former `quick`, stage 1 ended when held-out old
 samples were right at .8, which is after one epoch of MNIST and Fashion-MNIST. The former spectral cut
 (spectral clustering, SimCLR, CD-KNet+) took a class much larger than the others for two; the classes of
-these sets are of nearly equal size. The tables on confidence and on choosing, and what is said there of
-rf-50-sim and CIFAR-100, were made with it too.
+these sets are of nearly equal size. Run again with the present cut, which is the standard one, spectral
+clustering fell (MNIST .901 to .858, Fashion-MNIST .719 to .666, means of 5 seeds), so did SimCLR on digits
+(.996 to .987) and CD-KNet+-Exp on rf-50-sim (.746 to .721, in faster layers too); on digits, MNIST,
+Fashion-MNIST and wifi-csi-30 it stayed within .001. The tables on confidence and on choosing were made with the former cut, that on confidence before classes cut in two were a part of it.
 """
 
 REMARKS = """\
@@ -270,13 +276,11 @@ def _performance(lines: Lines, budget: str) -> str:
 
 
 def _markdown(rows: Sequence[Row]) -> list[str]:
-    measures = [("test", m) for m in ("acc", "purity", "nmi", "ari")] + [
-        ("train", "acc"),
-        ("train", "purity"),
-    ]
+    measures = [("test", "acc"), ("open_world", "new")]
+    measures += [("test", m) for m in ("purity", "nmi", "ari")] + [("train", m) for m in ("acc", "purity")]
     best = {m: max(np.mean(row.values(*m)) for row in rows) for m in measures}
     first = max(rows, key=lambda row: float(np.mean(row.values("test", "acc"))))
-    columns = ["ACC:", "purity:", "NMI:", "ARI:", "train ACC:", "train purity:", "paper's ACC:"]
+    columns = ["ACC:", "open ACC:", "purity:", "NMI:", "ARI:", "train ACC:", "train purity:", "paper's ACC:"]
     columns = ["method", "seeds", *columns, "old before, after, among old:"]
     out = []
     for row in rows:

@@ -97,8 +97,8 @@ BUDGETS = {
     ),
     "paper": (
         "Table II's epochs in full (DEC and DAC, not in it: 10 rounds), no early stop, section VI.C's "
-        "learning rates (rf-50-sim, wifi-csi-30 and digits, for which the paper names none: .001); "
-        "bfloat16 where the processor has it, as in quick."
+        "learning rates (rf-50-sim, wifi-csi-30 and digits, for which the paper names none: .001). As in "
+        "quick, a tenth of the old samples is held out of stage 1, and bfloat16 where the processor has it."
     ),
 }
 

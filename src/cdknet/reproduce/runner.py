@@ -40,11 +40,14 @@ def read_results(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def is_stale(line: Mapping[str, Any]) -> bool:
-    """Whether the plan has set other options since, or graphs are cut otherwise: to be run again."""
+    """Whether it is to be run again: the plan has set other options since, graphs are cut otherwise, or it
+    has no stage 3 and its labels are not those of stage 2, as they once were not.
+    """
     cell = Cell.of(line["cell"])
     now = {name: plain(value) for name, value in cell.options.items()}
     others = any(line["options"].get(name) != value for name, value in now.items())
-    return others or cell.cuts > line.get("cuts", 1)
+    relabelled = cell.options.get("expansion") == "none" and line["train"] != line["train_before"]
+    return others or relabelled or cell.cuts > line.get("cuts", 1)
 
 
 def seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:

@@ -25,6 +25,7 @@ CUTTING = ("cd-knet", "cd-knet+")  # methods whose features can be cut in severa
 BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
 CLOSE = (0.0, 0.5, 1.0)  # the same for ways that keep closer to the neighbours
 FAR_LESS = 2 / 3  # of a tear
+GAP = 0.01  # share of edges between two clusters below which there is a gap between them
 TORN = 0.04  # share of edges between two clusters above which one class may have been cut in two
 LEAST_SHARE = 0.1  # of the mean class: a smaller cluster is a few strays, which hang on next to nothing
 
@@ -100,13 +101,23 @@ def cluster(
 
 
 def cut_features(
-    z: Tensor, options: DiscoverOptions, clusterer: Clusterer | None, seed: int, labels: Tensor | None = None
+    z: Tensor,
+    options: DiscoverOptions,
+    clusterer: Clusterer | None,
+    seed: int,
+    labels: Tensor | None = None,
+    samples: Tensor | None = None,
 ) -> Snapshot:
-    """Clusters of the rows of z, to be kept: as `clusterer` or `options.cut` says, or given as `labels`."""
+    """Clusters of the rows of z, to be kept: as `clusterer` or `options.cut` says, or given as `labels`.
+
+    Those that are agreed on keep to the gaps among `samples`, if vectors are given (`along_gaps`).
+    """
     m_u, restarts = wanted_classes(options), options.kmeans_restarts
     cut = "given" if labels is not None else "own" if clusterer is not None else options.cut
     if cut == "agreed":
         labels = agreed_labels(z, m_u, restarts=restarts, seed=seed)
+        if samples is not None and m_u > 1:
+            labels = along_gaps(samples, labels, m_u, restarts=restarts, seed=seed)
     elif cut == "spectral":
         labels = spectral_labels(z, m_u, neighbors=GRAPH_NEIGHBORS, restarts=restarts, seed=seed)
     elif labels is None:  # k-means; heads, where there was no time for them to learn
@@ -173,6 +184,28 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
     return _label_part(z, n_clusters, min(GRAPHS), seed, label)
 
 
+def along_gaps(x: Tensor, labels: Tensor, n_clusters: int, *, restarts: int = 10, seed: int = 0) -> Tensor:
+    """The labels; or, where they tear classes that x itself shows with gaps around them, those classes.
+
+    x are the samples as they came, vectors. What is learned from old classes may look past what sets new ones
+    apart: x, cut as coarsely, is asked for its own gaps, which are followed where the labels run across them.
+    """
+
+    def label(part: Tensor) -> Tensor:
+        graphs = _graphs(part, n_clusters, GRAPHS)
+        given = labels[rows]
+        if tear(graphs[0], given.numpy()) < TORN:
+            return given
+        ways = [_rows_of(graph, part, n_clusters, centred=False) for graph in graphs]
+        cuts = [cluster(way, n_clusters, restarts=restarts, seed=seed) for way in (part, *ways)]
+        tears = [tear(graphs[0], cut.numpy()) if _sizeable(cut, n_clusters) else 1.0 for cut in cuts]
+        return cuts[int(np.argmin(tears))] if min(tears) < GAP else given
+
+    rows = _some_of(len(x), seed)
+    found = label(x[rows])
+    return labels if torch.equal(found, labels[rows]) else _extended(x, rows, found, n_clusters, min(GRAPHS))
+
+
 def _sizeable(labels: Tensor, n_clusters: int) -> bool:
     """Whether every cluster is large enough to be a class."""
     counts = torch.bincount(labels, minlength=n_clusters)
@@ -197,9 +230,18 @@ def _label_part(
     """Label at most `MOST_VOTERS` rows of z by `label`, the others by a vote of their neighbours in them."""
     if n_clusters == 1:
         return torch.zeros(len(z), dtype=torch.int64)
+    rows = _some_of(len(z), seed)
+    return _extended(z, rows, label(z[rows]), n_clusters, neighbors)
+
+
+def _some_of(n: int, seed: int) -> Tensor:
+    """At most `MOST_VOTERS` of n rows, drawn at random."""
     draw = torch.Generator().manual_seed(derive_seed(seed, "graph"))
-    rows = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
-    found = label(z[rows])
+    return torch.randperm(n, generator=draw)[:MOST_VOTERS].sort().values
+
+
+def _extended(z: Tensor, rows: Tensor, found: Tensor, n_clusters: int, neighbors: int) -> Tensor:
+    """Labels of all rows of z from those `found` for some of them, the others by a vote of neighbours."""
     if len(rows) == len(z):
         return found
     labels = Neighbors(z[rows], found, n_clusters, neighbors).logits(z).argmax(dim=1)

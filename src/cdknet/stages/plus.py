@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cdknet.history import History
 from cdknet.hsic import Factor, gaussian_kernel, hsic, identity_dependence
+from cdknet.inputs import CHUNK
 from cdknet.networks import Network, embed, is_iq, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.spectral import neighbor_embedding
@@ -160,7 +161,7 @@ def discover_plus(
         said = None
         if options.cut == "heads" and in_time and clusterer is None:
             said = consensus(heads, z, m_u, restarts=options.kmeans_restarts, seed=seed)
-        return cut_features(z, options, clusterer, seed, said)
+        return cut_features(z, options, clusterer, seed, said, _as_vectors(network, problem))
 
     found = once(checkpoint, "cluster", clusters)
     del network.heads
@@ -195,6 +196,18 @@ def suited(options: DiscoverOptions, shape: tuple[int, ...], n_old_classes: int)
         view_weight=mu if options.view_weight is None else options.view_weight,
         heads=heads if options.heads is None else options.heads,
     )
+
+
+def _as_vectors(network: Network, problem: Problem) -> Tensor | None:
+    """New samples as the network takes them in, where they are vectors; None else: pixels are no features."""
+    if len(problem.inputs.sample_shape) != 1:
+        return None
+    with torch.inference_mode():
+        parts = [
+            network.intake(problem.inputs.take(rows, network.device)).cpu()
+            for rows in problem.new_rows.split(CHUNK)
+        ]
+    return torch.cat(parts).clone()
 
 
 def _agreement(z: Tensor, gamma: float) -> Tensor:
