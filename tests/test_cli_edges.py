@@ -11,6 +11,7 @@ from PIL import Image
 
 from cdknet import ClassDiscovery, data
 from cdknet.cli import main
+from cdknet.data import odd_labels
 from cdknet.radio import simulate
 
 from contracts import blob_problem
@@ -247,3 +248,10 @@ def test_too_few_old_classes_to_tune_on_are_said_in_a_sentence(tmp_path, capsys)
     said = " ".join(capsys.readouterr().err.split())
     assert "Options cannot be tried on hidden old classes: it takes 4 old classes of" in said
     assert said.endswith("and there are 3.")
+
+
+def test_classes_that_differ_in_capitals_only_are_told():
+    notes = odd_labels(np.array(["Adelie", "adelie", "Gentoo", "", "TBD"]))
+    assert notes[0] == "labels 'Adelie' and 'adelie' are taken for two classes"
+    assert notes[1].startswith("label 'TBD' (1 samples)")
+    assert len(notes) == 2

@@ -164,6 +164,8 @@ def test_the_command_line_writes_the_report_and_prints_a_table(fits, tmp_path, c
     shown = capsys.readouterr().out
     assert "images alone" in shown
     assert "score" in shown
+    assert "cdknet discover" in shown
+    assert "--new-classes 2 --label-weight 0.0 --out run" in " ".join(shown.split())
     report = json.loads(out.read_text())
     assert report["chosen"] == "images alone"
     assert not out.with_suffix(".jsonl").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import warnings
 from dataclasses import replace
@@ -249,6 +250,10 @@ def tune(
 
     console().print(tuning_table(report))
     console().print(report["why"], highlight=False, markup=False)
+    chosen = [f"--{name.replace('_', '-')} {value}" for name, value in report["options"].items()]
+    flags = " ".join([f"--new-classes {new_classes}", *chosen])
+    ready = f"With them: cdknet discover {shlex.quote(data)} {flags} --out run"
+    console().print(ready, highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command()

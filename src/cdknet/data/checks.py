@@ -287,14 +287,23 @@ UNKNOWN = (
 
 
 def odd_labels(y: AnyArray) -> tuple[str, ...]:
-    """A note for each class whose name says that the class is not known."""
+    """A note for each class whose name says that the class is not known, or is another's in other letters."""
     if y.dtype.kind != "U":
         return ()
     names, counts = np.unique(y, return_counts=True)
-    return tuple(
-        f"label {name!r} ({count:,} samples) is taken for the name of a class; blank is unlabelled"
-        for name, count in zip(names.tolist(), counts.tolist(), strict=True)
-        if name.lower() in UNKNOWN
+    alike: dict[str, list[str]] = {}
+    for name in names.tolist():
+        alike.setdefault(name.casefold(), []).append(name)
+    twins = [
+        f"labels {' and '.join(map(repr, n))} are taken for two classes" for n in alike.values() if n[1:]
+    ]
+    return (
+        *twins,
+        *(
+            f"label {name!r} ({count:,} samples) is taken for the name of a class; blank is unlabelled"
+            for name, count in zip(names.tolist(), counts.tolist(), strict=True)
+            if name.lower() in UNKNOWN
+        ),
     )
 
 

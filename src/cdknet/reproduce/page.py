@@ -108,7 +108,8 @@ classes of equal size, and for what it then gives that up, was chosen on blobs a
 digits, wifi-csi-30 and Fashion-MNIST, cut down to unequal sizes or not; a first rule, dropped there, had been
 seen on two seeds of wifi-csi-30's new classes, where it did harm. That a few strays are no class, when
 vectors follow the gaps among the samples themselves, and how classes cut in two enter the confidence was
-decided on blobs alone. How `tune` weighs its folds was decided after two seeds of wifi-csi-30's new classes (above).
+decided on blobs alone. How `tune` weighs its folds was decided after two seeds of wifi-csi-30's new classes
+(above).
 """
 
 FORMER = f"""\
@@ -119,7 +120,8 @@ samples were right at .8, which is after one epoch of MNIST and Fashion-MNIST. T
 these sets are of nearly equal size. Run again with the present cut, which is the standard one, spectral
 clustering fell (MNIST .901 to .858, Fashion-MNIST .719 to .666, means of 5 seeds), so did SimCLR on digits
 (.996 to .987) and CD-KNet+-Exp on rf-50-sim (.746 to .721, in faster layers too); on digits, MNIST,
-Fashion-MNIST and wifi-csi-30 it stayed within .001. The tables on confidence and on choosing were made with the former cut, that on confidence before classes cut in two were a part of it.
+Fashion-MNIST and wifi-csi-30 it stayed within .001. The tables on confidence and on choosing were made with
+the former cut, that on confidence before classes cut in two were a part of it.
 """
 
 REMARKS = """\
