@@ -219,6 +219,10 @@ def test_placeholders_and_labels_that_say_unknown_are_told():
         few().fit(odd, Y)
     assert doubts(X) == []
     assert "'mass'" in doubts(odd, ["size", "mass", *"abcd"])[0]
+    numbered = np.column_stack([X, np.random.default_rng(0).permutation(len(X)) + 7])
+    assert doubts(numbered, [*"abcdef", "row"]) == [
+        "Column 'row' numbers the samples one by one. If it is no measurement, leave it out (--drop)."
+    ]
     names = np.where(Y < 0, "", np.where(Y == 0, "None", "a"))
     with pytest.warns(DoubtfulData, match="label 'None'"):
         few().fit(X, names)

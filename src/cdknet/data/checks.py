@@ -138,7 +138,7 @@ class DoubtfulData(UserWarning):
 
 
 def doubts(X: AnyArray, columns: Sequence[str] | None = None) -> list[str]:
-    """A sentence for what is odd about vectors X, (n, d): values lost in float32, and placeholders."""
+    """A sentence for what is odd about vectors X, (n, d): lost in float32, placeholders, numbers of rows."""
     if X.ndim != 2 or X.dtype.kind != "f":
         return []
     named = [repr(name) for name in columns] if columns is not None else range(X.shape[1])
@@ -154,7 +154,20 @@ def doubts(X: AnyArray, columns: Sequence[str] | None = None) -> list[str]:
             f"{len(far)} column(s) of X have values far beyond the others: the first is column "
             f"{named[far[0]]}, with {worst:g}. If that stands for a gap, fill it or drop its row."
         )
+    told += [
+        f"Column {named[at]} numbers the samples one by one. If it is no measurement, leave it out (--drop)."
+        for at in numberings(X)
+    ]
     return told
+
+
+def numberings(X: AnyArray) -> list[int]:
+    """Columns of X, (n, d), that hold n whole numbers in a row, in any order: 0, 1, 2, ..."""
+    if len(X) < 16:
+        return []
+    low, high, whole = X.min(axis=0), X.max(axis=0), np.arange(len(X))
+    candidates = np.flatnonzero((high - low == len(X) - 1) & (low == np.floor(low))).tolist()
+    return [at for at in candidates if np.array_equal(np.sort(X[:, at]), low[at] + whole)]
 
 
 def far_out(X: AnyArray) -> NDArray[np.intp]:
