@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from cdknet import ClassDiscovery, data
+from cdknet.confidence import HALVES
 from cdknet.metrics import new_class_confidence
 from cdknet.pipeline import keep_freed_memory
 
@@ -41,6 +42,7 @@ def run_cell(name: str, seed: int, cache: Path | None) -> dict[str, Any]:
         **{k: None if v is None else round(v, 4) for k, v in found._asdict().items()},
         "rehearsed": [round(a, 4) for a in facts.get("accuracies", [])],
         "error_on_old": facts.get("error_after"),
+        "halves": HALVES,
         "slope": facts.get("slope"),
         "offset": facts.get("offset"),
         "calibrate_seconds": facts.get("seconds"),
@@ -64,7 +66,7 @@ def main() -> None:
     keep_freed_memory()
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     kept = arguments.results.read_text().splitlines() if arguments.results.exists() else []
-    done = {(line["set"], line["seed"]) for line in map(json.loads, kept)}
+    done = {(line["set"], line["seed"]) for line in map(json.loads, kept) if line.get("halves") == HALVES}
     for seed in range(arguments.seeds):
         for name in arguments.sets or SETS:
             if (name, seed) in done:

@@ -120,8 +120,7 @@ samples were right at .8, which is after one epoch of MNIST and Fashion-MNIST. T
 these sets are of nearly equal size. Run again with the present cut, which is the standard one, spectral
 clustering fell (MNIST .901 to .858, Fashion-MNIST .719 to .666, means of 5 seeds), so did SimCLR on digits
 (.996 to .987) and CD-KNet+-Exp on rf-50-sim (.746 to .721, in faster layers too); on digits, MNIST,
-Fashion-MNIST and wifi-csi-30 it stayed within .001. The tables on confidence and on choosing were made with
-the former cut, that on confidence before classes cut in two were a part of it.
+Fashion-MNIST and wifi-csi-30 it stayed within .001. The table on choosing was made with the former cut.
 """
 
 REMARKS = """\
