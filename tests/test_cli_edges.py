@@ -12,6 +12,7 @@ from PIL import Image
 from cdknet import ClassDiscovery, data
 from cdknet.cli import main
 from cdknet.data import odd_labels
+from cdknet.labels import mixed
 from cdknet.radio import simulate
 
 from contracts import blob_problem
@@ -255,3 +256,15 @@ def test_classes_that_differ_in_capitals_only_are_told():
     assert notes[0] == "labels 'Adelie' and 'adelie' are taken for two classes"
     assert notes[1].startswith("label 'TBD' (1 samples)")
     assert len(notes) == 2
+
+
+def test_old_classes_among_the_unlabelled_are_told(tmp_path, capsys):
+    """Of well separated classes; new ones alone lie by themselves."""
+    X, Y, _ = blob_problem(n=300)
+    assert mixed(X, Y) == []
+    some = np.where(np.random.default_rng(0).uniform(size=300) < 0.5, -1, Y)
+    np.savez(tmp_path / "d.npz", X=X, y=some)
+    command = ["discover", str(tmp_path / "d.npz"), "--out", str(tmp_path / "run"), "--new-classes", "2"]
+    assert main([*command, *QUICK, "--json"]) == 0
+    assert "unlabelled samples lie among labelled ones" in json.loads(capsys.readouterr().out)["notes"][0]
+    assert mixed(np.zeros((20, 4, 4)), np.where(np.arange(20) < 10, 0, -1)) == [], "pictures are not asked"

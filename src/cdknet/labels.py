@@ -11,6 +11,10 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import DataConversionWarning
 
 from cdknet.data.openworld import UNLABELED
+from cdknet.spectral import nearest_neighbors
+
+MOST_COMPARED, NEIGHBORS = 4000, 10
+MIXED = 0.3  # share of unlabelled samples among labelled ones from which on it is told
 
 
 class Labels(NamedTuple):
@@ -121,6 +125,33 @@ def check_problem(labels: Labels, n_new_classes: int) -> None:
             f"There must be more samples than classes, old and new ({n_old + n_new_classes}). "
             f"Got {n_labelled + n_unlabelled}."
         )
+
+
+def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
+    """Share of the unlabelled rows of X, (n, d), that lie among labelled ones: as old samples would.
+
+    Of their nearest neighbours at least half as many are labelled as of all samples. Of at most 4,000 rows.
+    """
+    rows = np.random.default_rng(0).permutation(len(X))[:MOST_COMPARED]
+    x, unlabelled = torch.from_numpy(np.asarray(X[rows], dtype=np.float64)), targets[rows] == UNLABELED
+    if len(rows) <= NEIGHBORS or not unlabelled.any():
+        return 0.0
+    deviation = x.std(dim=0, correction=0)
+    x = (x - x.mean(dim=0)) / torch.where(deviation > 0, deviation, 1.0)
+    _, near = nearest_neighbors(x, NEIGHBORS)
+    labelled = ~unlabelled[near.numpy()[unlabelled]]
+    return float((labelled.mean(axis=1) >= 0.5 * (~unlabelled).mean()).mean())
+
+
+def mixed(X: NDArray[Any], targets: NDArray[np.int64]) -> list[str]:
+    """A sentence where many unlabelled vectors lie among labelled ones, though all are taken for new."""
+    share = among_old(X, targets) if X.ndim == 2 else 0.0  # pixels lie among each other anyhow
+    if share < MIXED:
+        return []
+    return [
+        f"{100 * share:.0f} of 100 unlabelled samples lie among labelled ones, and all are taken to be of "
+        "new classes. If some may be of old ones, try --method cd-knet --novelty; else expect little."
+    ]
 
 
 def new_names(old_classes: NDArray[Any], n: int) -> NDArray[Any]:

@@ -131,18 +131,19 @@ def discover(
     from cdknet.data.checks import DoubtfulData, doubts
     from cdknet.data.openworld import UNLABELED
     from cdknet.estimator import ClassDiscovery
-    from cdknet.labels import encode_labels
+    from cdknet.labels import encode_labels, mixed
     from cdknet.progress import Bars, CtrlC
 
     ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
     if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
         _remove_unfinished(unfinished)
-    samples = replace(
-        samples, notes=(*samples.notes, *doubts(samples.X, samples.columns), *_without_effect(options))
-    )
+    targets = encode_labels(samples.y, len(samples)).targets
+    told = [*doubts(samples.X, samples.columns), *_without_effect(options)]
+    told += [] if options["novelty"] else mixed(samples.X, targets)
+    samples = replace(samples, notes=(*samples.notes, *told))
     for note in samples.notes:
         say(note, quiet=as_json)
-    unlabelled = int((encode_labels(samples.y, len(samples)).targets == UNLABELED).sum())
+    unlabelled = int((targets == UNLABELED).sum())
     if new_classes <= unlabelled < FEW * new_classes:
         say(f"Fewer than {FEW} unlabelled samples a new class: expect little of it.", quiet=as_json)
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
