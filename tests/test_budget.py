@@ -131,7 +131,7 @@ def test_without_a_budget_nothing_is_measured_by_the_clock():
 def test_a_whole_fit_keeps_to_its_time_and_says_where_it_went(tmp_path):
     ClassDiscovery(**{**ENDLESS, "time_budget": 0.2, "calibrate": False}).fit(X, Y)  # warm up
     start = time.perf_counter()
-    model = ClassDiscovery(**ENDLESS, time_budget="3s").fit(X, Y)
+    model = ClassDiscovery(**ENDLESS, time_budget="6s").fit(X, Y)
     assert time.perf_counter() - start < 60, "it would go on for hours; machines are busy"
     assert list(model.spent_) == ["tune", "discover", "expand", "calibrate"]
     assert model.spent_["discover"] > model.spent_["expand"]
