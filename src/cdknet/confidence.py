@@ -214,7 +214,7 @@ def calibrate(
     for number, fold in enumerate(folds):
         history.progress("calibrate", number, len(folds))
         kept = checkpoint.load(f"calibrate-{number}")
-        if kept is not None:
+        if kept is not None and "halves" in kept.tensors:  # an older version kept none
             history.take_up([kept.facts["row"]])
         else:
             own = history_of_one(history, "calibrate", number, len(folds), params)

@@ -25,7 +25,7 @@ from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, run_stages
 from cdknet.stages.clusters import Clusterer, cut_features
 from cdknet.stages.loop import Problem, derive_seed
-from cdknet.stages.plus import suited
+from cdknet.stages.plus import as_vectors, suited
 
 MOST_ROWS = 6000  # labelled samples that take part, unless there are many classes
 MOST_OF_A_CLASS = 250  # labelled samples of a class that take part where there are many
@@ -51,6 +51,7 @@ class Rehearsal(NamedTuple):
     truth: NDArray[np.int64]  # (n,) the class that was hidden, 0 ... len(hidden) - 1
     labels: NDArray[np.int64]  # (n,) the cluster it was given
     features: Tensor  # (n, d) after stage 2
+    samples: Tensor | None = None  # (n, d') as the network took them in, where CD-KNet+ looks at them too
 
     @property
     def accuracy(self) -> float:
@@ -137,14 +138,16 @@ def rehearse(
     on_sphere = DiscoverOptions.pick(params).on_sphere
     z = embed(discovery.network, problem.inputs, problem.new_rows, normalize=on_sphere)
     truth = np.searchsorted(fold.hidden, known[is_hidden])
-    return Rehearsal(truth, discovery.pseudo_labels.numpy(), z.features)
+    samples = as_vectors(discovery.network, problem) if params["method"] == "cd-knet+" else None
+    return Rehearsal(truth, discovery.pseudo_labels.numpy(), z.features, samples)
 
 
 def reread(rehearsal: Rehearsal, fold: Fold, options: DiscoverOptions, *, seed: int) -> Rehearsal:
     """What `rehearse` finds where only `options.readout` differs: the same features, cut that way."""
     options = replace(options, n_new_classes=len(fold.hidden))
     z = unit_length(rehearsal.features) if options.on_sphere else rehearsal.features
-    cut = cut_features(z, options, None, derive_seed(seed, "rehearsal", fold.number))
+    number = derive_seed(seed, "rehearsal", fold.number)
+    cut = cut_features(z, options, None, number, samples=rehearsal.samples)
     return rehearsal._replace(labels=cut.tensors["pseudo_labels"].numpy())
 
 

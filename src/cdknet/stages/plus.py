@@ -161,7 +161,7 @@ def discover_plus(
         said = None
         if options.cut == "heads" and in_time and clusterer is None:
             said = consensus(heads, z, m_u, restarts=options.kmeans_restarts, seed=seed)
-        return cut_features(z, options, clusterer, seed, said, _as_vectors(network, problem))
+        return cut_features(z, options, clusterer, seed, said, as_vectors(network, problem))
 
     found = once(checkpoint, "cluster", clusters)
     del network.heads
@@ -198,7 +198,7 @@ def suited(options: DiscoverOptions, shape: tuple[int, ...], n_old_classes: int)
     )
 
 
-def _as_vectors(network: Network, problem: Problem) -> Tensor | None:
+def as_vectors(network: Network, problem: Problem) -> Tensor | None:
     """New samples as the network takes them in, where they are vectors; None else: pixels are no features."""
     if len(problem.inputs.sample_shape) != 1:
         return None
