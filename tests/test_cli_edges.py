@@ -253,7 +253,7 @@ def test_too_few_old_classes_to_tune_on_are_said_in_a_sentence(tmp_path, capsys)
 
 def test_classes_that_differ_in_capitals_only_are_told():
     notes = odd_labels(np.array(["Adelie", "adelie", "Gentoo", "", "TBD"]))
-    assert notes[0] == "labels 'Adelie' and 'adelie' are taken for two classes"
+    assert notes[0] == "labels 'Adelie' and 'adelie' are taken for classes of their own"
     assert notes[1].startswith("label 'TBD' (1 samples)")
     assert len(notes) == 2
 

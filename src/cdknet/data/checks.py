@@ -165,7 +165,8 @@ def numberings(X: AnyArray) -> list[int]:
     """Columns of X, (n, d), that hold n whole numbers in a row, in any order: 0, 1, 2, ..."""
     if len(X) < 16:
         return []
-    low, high, whole = X.min(axis=0), X.max(axis=0), np.arange(len(X))
+    low, high = X.min(axis=0).astype(np.float64), X.max(axis=0).astype(np.float64)
+    whole = np.arange(len(X))
     candidates = np.flatnonzero((high - low == len(X) - 1) & (low == np.floor(low))).tolist()
     return [at for at in candidates if np.array_equal(np.sort(X[:, at]), low[at] + whole)]
 
@@ -285,18 +286,8 @@ def labels_from_text(path: Path, texts: Sequence[str], size: int) -> AnyArray:
     return text_array(path, [text or str(UNLABELED) for text in stripped], "labels", size)
 
 
-UNKNOWN = (
-    "na",
-    "n/a",
-    "?",
-    "-",
-    "none",
-    "null",
-    "tbd",
-    "unknown",
-    "unlabelled",
-    "unlabeled",
-)  # hardly a class
+# Hardly the name of a class.
+UNKNOWN = frozenset(["na", "n/a", "?", "-", "none", "null", "tbd", "unknown", "unlabelled", "unlabeled"])
 
 
 def odd_labels(y: AnyArray) -> tuple[str, ...]:
@@ -308,7 +299,9 @@ def odd_labels(y: AnyArray) -> tuple[str, ...]:
     for name in names.tolist():
         alike.setdefault(name.casefold(), []).append(name)
     twins = [
-        f"labels {' and '.join(map(repr, n))} are taken for two classes" for n in alike.values() if n[1:]
+        f"labels {' and '.join(map(repr, n))} are taken for classes of their own"
+        for n in alike.values()
+        if n[1:]
     ]
     return (
         *twins,
