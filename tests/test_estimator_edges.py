@@ -234,3 +234,11 @@ def test_a_model_says_how_well_it_knows_what_it_was_told(tmp_path):
     assert ClassDiscovery.load(model.save(tmp_path / "run")).given_accuracy_ == model.given_accuracy_
     assert given_sentence(0.98) == "predict answers with them for 98 of 100 labelled samples"
     assert "9999" in given_sentence(0.1)
+
+
+@pytest.mark.parametrize("bad", ["Rome", np.nan])
+def test_an_error_names_the_column_of_a_data_frame(bad):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"size": [1.0, 2.0], "city": [3, bad]})
+    with pytest.raises(ValueError, match="in column 'city'"):
+        ClassDiscovery(n_new_classes=1).fit(table, [0, -1])

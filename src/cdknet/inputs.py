@@ -50,12 +50,13 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
         X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # which numpy does not know
     if np.ma.is_masked(X):
         raise ValueError("X must hold every value. Got masked ones. Fill them, or drop their rows.")
+    names = getattr(X, "columns", None)  # of a data frame
     try:
         array: NDArray[Any] = np.asanyarray(X)
     except ValueError as error:  # ragged lists
         raise ValueError(f"X must be an array with samples of one shape. Got {error}.") from None
     if array.dtype.kind == "O":
-        array = _from_objects(array)
+        array = _from_objects(array, names)
     if array.dtype.kind == "c":
         raise ValueError(
             "Complex data not supported: X must be real. Got complex numbers. "
@@ -91,7 +92,7 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
             "features as input, as in fit."
         )
     if array.dtype.kind == "f":
-        _check_finite(array)
+        _check_finite(array, names)
     return array
 
 
@@ -120,28 +121,43 @@ def check_pixels(X: NDArray[Any], pixels: bool | None) -> None:
     )
 
 
-def _from_objects(array: NDArray[Any]) -> NDArray[Any]:
-    """Objects that are plainly numbers, as numbers; anything else is refused."""
+def _from_objects(array: NDArray[Any], names: Any = None) -> NDArray[Any]:
+    """Objects that are plainly numbers, as numbers; anything else is refused, and its column named."""
     try:
         numbers: NDArray[Any] = array.astype(np.float64)
         return numbers
     except (ValueError, TypeError) as error:
+        bad = next((j for j, column in enumerate(array.T) if not _are_numbers(column)), 0)
         raise type(error)(
-            f"X must hold numbers. Got an object array whose entries are not: {error}. "
+            f"X must hold numbers. Got an object array whose entries are not{_column(names, bad)}: {error}. "
             "argument must be a string or a number."
         ) from None
 
 
-def _check_finite(array: NDArray[Any]) -> None:
+def _are_numbers(column: NDArray[Any]) -> bool:
+    try:
+        column.astype(np.float64)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _column(names: Any, j: int) -> str:
+    """Where an entry is, if its column has a name."""
+    return "" if names is None else f", in column {names[j]!r}"
+
+
+def _check_finite(array: NDArray[Any], names: Any = None) -> None:
     most = np.finfo(np.float32).max
     for start in range(0, len(array), CHUNK):
         part = array[start : start + CHUNK]
         good = np.isfinite(part) & (np.abs(part) <= most)
         if not good.all():
-            row = start + int(np.argwhere(~good)[0][0])
+            first = np.argwhere(~good)[0]
+            row, where = start + int(first[0]), _column(names, first[1])
             what = "NaN" if np.isnan(part[~good][0]) else "infinity or a value too large for float32"
             raise ValueError(
-                f"X must be finite. Got {what} in row {row} (Input X contains {what}). "
+                f"X must be finite. Got {what} in row {row}{where} (Input X contains {what}). "
                 "Drop or fill such rows first."
             )
 

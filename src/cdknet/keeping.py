@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import platform
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
     from cdknet.estimator import ClassDiscovery
 
 # Parameters that are not kept: a user's own parts, and what says nothing about the model.
-UNSAVED = ("encoder", "clusterer", "checkpoint_dir", "stage_cache", "watchers", "device", "random_state")
+UNSAVED = ("encoder", "clusterer", "checkpoint_dir", "stage_cache", "watchers", "device")
+
+
+def _kept(model: ClassDiscovery) -> dict[str, Any]:
+    """The parameters of the fit. A seed is kept; of a generator, `seed_` says what it gave."""
+    params = {k: v for k, v in model._fit_params.items() if k not in UNSAVED}
+    seed = params["random_state"]
+    return params | {"random_state": seed if isinstance(seed, numbers.Integral) else None}
 
 
 def run_of(model: ClassDiscovery, ids: Sequence[str] | None, config: Mapping[str, Any]) -> Run:
@@ -36,7 +44,7 @@ def run_of(model: ClassDiscovery, ids: Sequence[str] | None, config: Mapping[str
     weights["pseudo_labels"] = model.pseudo_labels_
     return Run(
         config={
-            "options": {k: plain(v) for k, v in model._fit_params.items() if k not in UNSAVED},
+            "options": {k: plain(v) for k, v in _kept(model).items()},
             "blueprint": model.blueprint_._asdict(),
             "feature_names": list(getattr(model, "feature_names_in_", [])) or None,
             "classes": model.classes_.tolist(),
