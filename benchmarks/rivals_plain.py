@@ -33,7 +33,7 @@ from cdknet.stages import Discovery
 METHODS: dict[str, Callable[..., Discovery]] = {"dec": plain_dec, "dac": plain_dac}
 SETTINGS: dict[str, dict[str, Any]] = {
     "dec": {"images": 30_000, "layer_epochs": 5, "autoencoder_epochs": 60, "epochs": 40},
-    "dac": {"images": 20_000, "width": 16, "epochs": 40},
+    "dac": {"images": 20_000, "width": 64, "epochs": 5, "in_bfloat16": True},
 }
 
 

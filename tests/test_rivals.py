@@ -18,7 +18,7 @@ from cdknet.rivals import (
     plain_dac,
     plain_dec,
 )
-from cdknet.rivals.dac import Pairs, choose_pairs, label_features, pair_loss, thresholds
+from cdknet.rivals.dac import cluster_head, label_features, pair_loss, threshold
 from cdknet.rivals.dec import divergence, soft_assignment, target_distribution
 from cdknet.rivals.pairwise import PairHead, cut_tree, draw_pairs, similarity
 from cdknet.rivals.sscd import max_softmax_probability, separation
@@ -188,15 +188,6 @@ def test_dec_stops_when_labels_rest(pretrained):
 # DAC
 
 
-def test_the_thresholds_start_as_in_the_paper_and_meet_at_the_end():
-    assert thresholds(0.0) == (0.95, 0.455)
-    upper, lower = thresholds(1.0)
-    assert upper == pytest.approx(lower) == pytest.approx(0.5)
-    middle = thresholds(0.5)
-    assert middle.upper == pytest.approx(0.725)
-    assert middle.lower == pytest.approx(0.4775)
-
-
 def test_label_features_are_not_negative_and_of_unit_length():
     outputs = torch.randn(9, 4)
     features = label_features(outputs)
@@ -205,33 +196,28 @@ def test_label_features_are_not_negative_and_of_unit_length():
     torch.testing.assert_close(features, outputs.exp() / outputs.exp().norm(dim=1, keepdim=True))
 
 
-def test_pairs_between_the_thresholds_are_left_out():
-    angles = torch.tensor([0.0, 0.1, 1.0, 1.5])
-    features = torch.stack([angles.cos(), angles.sin()], dim=1)
-    pairs = choose_pairs(features, thresholds(0.0))
-    same = {(i, j) for i, j in (pairs.same > 0).nonzero().tolist() if i < j}
-    left_out = {(i, j) for i, j in (~pairs.chosen).nonzero().tolist() if i < j}
-    assert same == {(0, 1)}  # cos .1 = .995
-    assert left_out == {(0, 2), (1, 2), (2, 3)}  # cosines .54, .62, .88
-
-
-def test_pair_loss_is_cross_entropy_over_the_chosen_pairs_as_written():
+def test_pair_loss_is_the_squared_error_as_written():
     features = label_features(torch.randn(5, 3)).double()
     same = (torch.rand(5, 5) > 0.5).double()
-    chosen = torch.rand(5, 5) > 0.4
-    total = 0.0
-    for i, j in chosen.nonzero().tolist():
-        alike = min(float(features[i] @ features[j]), 1 - 1e-6)
-        total -= math.log(alike) if same[i, j] else math.log(1 - alike)
-    assert float(pair_loss(features, Pairs(same, chosen))) == pytest.approx(total / int(chosen.sum()))
+    errors = [float(features[i] @ features[j] - same[i, j]) ** 2 for i in range(5) for j in range(5)]
+    assert float(pair_loss(features, same)) == pytest.approx(sum(errors) / 25)
 
 
-def test_every_pair_counts_in_the_last_epoch(pretrained):
+def test_what_is_alike_enough_widens_from_block_to_block(pretrained):
     history = History()
     run("dac", pretrained, epochs=3, history=history)
-    assert (history[0]["upper"], history[0]["lower"]) == (0.95, 0.455)
-    assert history[-1]["upper"] == pytest.approx(history[-1]["lower"])
-    assert history[-1]["chosen"] == 1
+    limits = [row["threshold"] for row in history]
+    assert limits == sorted(limits, reverse=True)
+    assert threshold(0) == 0.9
+    assert 0.5 < limits[-1] < threshold(2 / 3) + 1e-9
+
+
+def test_outputs_of_dac_cannot_rise_for_all_samples():
+    head = cluster_head(6, 4)
+    normalisations = [layer for layer in head if isinstance(layer, torch.nn.BatchNorm1d)]
+    assert not any(weight.requires_grad for layer in normalisations for weight in layer.parameters())
+    before_relu = head[:-1](torch.randn(50, 6))
+    torch.testing.assert_close(before_relu.mean(dim=0), torch.zeros(4), atol=1e-5, rtol=0)
 
 
 def test_dac_learns_from_the_views_it_is_given(pretrained):

@@ -23,7 +23,7 @@ def _spread(n: int, most: float, generator: torch.Generator) -> Tensor:
     return (2 * torch.rand(n, generator=generator) - 1) * most
 
 
-def _warp(
+def warp(
     x: Tensor,
     generator: torch.Generator,
     *,
@@ -57,7 +57,7 @@ def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
     """
     n, low = len(x), x.amin()
     pictures = x if x.ndim == 4 else x.unsqueeze(1)
-    pictures = _warp(pictures, generator, turn=10, seen=(0.6, 1.05), shear=0.1, shift=0.15, aspect=0.1) - low
+    pictures = warp(pictures, generator, turn=10, seen=(0.6, 1.05), shear=0.1, shift=0.15, aspect=0.1) - low
     gamma, gain = (torch.exp(_spread(n, 0.5, generator)).to(x).view(-1, 1, 1, 1) for _ in range(2))
     peak = pictures.amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-6)
     pictures = (pictures / peak).clamp_min(0).pow(gamma) * peak * gain
@@ -71,7 +71,7 @@ def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
 def colour_views(x: Tensor, generator: torch.Generator) -> Tensor:
     """Zoomed and shifted, mirrored or not, colours and contrast changed. (n, c, h, w)."""
     n, channels = x.shape[:2]
-    x = _warp(x, generator, turn=5, seen=(0.75, 1.3), shear=0.05, shift=0.2)
+    x = warp(x, generator, turn=5, seen=(0.75, 1.3), shear=0.05, shift=0.2)
     mirrored = (torch.rand(n, generator=generator) < 0.5).to(x.device).view(-1, 1, 1, 1)
     x = torch.where(mirrored, x.flip(-1), x)
     gain = torch.exp(_spread(n, 0.4, generator)).view(-1, 1) * torch.exp(

@@ -25,7 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "cd-knet-inf": {"method": "cd-knet", "label_weight": INFINITY, "expansion": "none"},
     "cd-knet-inf-exp": {"method": "cd-knet", "label_weight": INFINITY},
     "dec": {"method": "dec", "expansion": "none", "discover_epochs": 10},
-    "dac": {"method": "dac", "expansion": "none", "discover_epochs": 10},
+    "dac": {"method": "dac", "expansion": "none", "discover_epochs": 2},
     "pairwise": {"method": "pairwise", "expansion": "none"},
     "uno": {"method": "cd-knet+", "view_weight": 0.0, "heads": 4, "readout": "heads", "expansion": "none"},
     "simgcd": {

@@ -4,45 +4,35 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from cdknet.history import History
 from cdknet.inputs import Inputs, input_statistics
+from cdknet.layers import channels_last
 from cdknet.networks import Network, build_network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
 from cdknet.stages.clusters import Clusterer, cluster, wanted_classes
 from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
-from cdknet.views import Views, view_function
+from cdknet.views import Views, view_function, warp
 
-UPPER, LOWER = 0.95, 0.455  # u(λ) = .95 - λ and l(λ) = .455 + .1 λ, section 3.3 of DAC
-MEET = (UPPER - LOWER) / 1.1  # the λ at which they meet
-BATCH_SIZE = 128  # samples a step, as in the authors' released code for MNIST
+FIRST, LAST = 0.9, 0.5  # the likeness from which two samples are taken for one class: at first, at the end
+PASSES = 5  # over a block, between one choice of its pairs and the next
+BATCH_SIZE = 128  # samples a step
 DECAY = 0.9  # of RMSprop: Keras's own, in which DAC was written; torch's begins with far longer steps
-LEAST_STEPS = 50  # a small set is passed over several times in an epoch, for at least so many steps
+LEAST_STEPS = 250  # the blocks of a small set come several times in an epoch, for at least so many steps
 
 
-class Thresholds(NamedTuple):
-    """Pairs more alike than `upper` are taken for one class, less than `lower` for two."""
-
-    upper: float
-    lower: float
-
-
-def thresholds(progress: float) -> Thresholds:
-    """u = .95 - λ, l = .455 + .1 λ for λ from 0 (`progress` 0) to where they meet (`progress` 1).
-
-    DAC adds 1.1 x .009 to λ an epoch, so that they meet after 45 epochs. Here they meet after the last
-    epoch, however many there are.
-    """
-    lam = MEET * progress
-    return Thresholds(UPPER - lam, LOWER + 0.1 * lam)
+def threshold(progress: float) -> float:
+    """From .9 (`progress` 0) down to .5 (1)."""
+    return FIRST + (LAST - FIRST) * progress
 
 
 def label_features(outputs: Tensor) -> Tensor:
@@ -50,39 +40,41 @@ def label_features(outputs: Tensor) -> Tensor:
     return unit_length(torch.softmax(outputs, dim=1))
 
 
-class Pairs(NamedTuple):
-    """What is taken for granted about the pairs of some samples."""
-
-    same: Tensor  # (n, n) r_ij: 1 for one class, 0 for two
-    chosen: Tensor  # (n, n) v_ij: False where nothing is said
+def alike(features: Tensor) -> Tensor:
+    """l_i·l_j for all pairs of label features, (n, n)."""
+    return features @ features.T
 
 
-def choose_pairs(features: Tensor, limits: Thresholds) -> Pairs:
-    """r_ij = [l_i·l_j > u(λ)], v_ij = 1 where l_i·l_j is outside [l(λ), u(λ)], Eqs. (4) and (6) of DAC."""
-    alike = features @ features.T
-    return Pairs((alike > limits.upper).to(features.dtype), (alike > limits.upper) | (alike <= limits.lower))
+def pair_loss(features: Tensor, same: Tensor) -> Tensor:
+    """Mean of (l_i·l_j - r_ij)² over all pairs, r_ij being 1 for one class and 0 for two."""
+    return (alike(features) - same).square().mean()
 
 
-def pair_loss(features: Tensor, pairs: Pairs) -> Tensor:
-    """-Σ v_ij [r_ij log(l_i·l_j) + (1 - r_ij) log(1 - l_i·l_j)] / Σ v_ij, Eq. (5) of DAC."""
-    alike = (features @ features.T).clamp(1e-6, 1 - 1e-6)
-    loss = nn.functional.binary_cross_entropy(alike, pairs.same, reduction="none")
-    return (loss * pairs.chosen).sum() / pairs.chosen.sum().clamp_min(1)
+def _normalised(normalisation: _BatchNorm, scale: float = 1.0) -> _BatchNorm:
+    """A normalisation with a fixed scale and no shift.
+
+    Learned ones let an output rise for all samples or for none, and classes fall together.
+    """
+    nn.init.constant_(normalisation.weight, scale)
+    for weight in normalisation.parameters():
+        weight.requires_grad_(False)
+    return normalisation
 
 
 def cluster_head(width: int, k: int) -> nn.Sequential:
     """From features to k outputs: the last two layers of DAC's network, each normalised over the batch.
 
-    Layers of equal width start as the identity, as in DAC. The last normalisation starts with the scale at
-    which k clusters of equal size are as far apart as ten are at scale 1: with DAC's own, label features of
-    three clusters are all above the lower threshold, no pair counts as different, and all fall into one.
+    Layers of equal width start as the identity, as in DAC. The last normalisation has the scale at which k
+    clusters of equal size are as far apart as ten are at scale 1: with DAC's own, label features of three
+    clusters are all alike, and all fall into one.
     """
-    first, second, last = nn.Linear(width, k), nn.Linear(k, k), nn.BatchNorm1d(k)
+    first, second = nn.Linear(width, k), nn.Linear(k, k)
     for layer in (first, second) if width == k else (second,):
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)
-    nn.init.constant_(last.weight, 3 / math.sqrt(max(k - 1, 1)))
-    return nn.Sequential(nn.BatchNorm1d(width), first, nn.BatchNorm1d(k), nn.ReLU(), second, last, nn.ReLU())
+    last = _normalised(nn.BatchNorm1d(k), 3 / math.sqrt(max(k - 1, 1)))
+    inner = (_normalised(nn.BatchNorm1d(width)), first, _normalised(nn.BatchNorm1d(k)), nn.ReLU(), second)
+    return nn.Sequential(*inner, last, nn.ReLU())
 
 
 def _start_from_clusters(head: nn.Sequential, z: Tensor, labels: Tensor) -> None:
@@ -115,10 +107,11 @@ def discover_dac(
 
     As the paper has it: the network comes from stage 1, and only unlabelled samples are clustered. A head
     of k outputs on the features gives label features; it starts from k-means. Of a block of
-    `discover_batch_size` samples the sure pairs are chosen, then the network learns them from views of these
-    samples. What counts as sure widens from epoch to epoch until every pair does. A sample's class is its
-    largest output. The head is then dropped; centres are the classes' mean features, which answer for
-    samples not seen.
+    `discover_batch_size` samples the pairs that are alike enough are taken for one class, the others for
+    two; the network learns them from views of these samples, `PASSES` times. What is alike enough widens
+    from block to block. A sample's class is its largest output. The head is then dropped; centres are the
+    classes' mean features, which answer for samples not seen. By the code that DAC's authors released:
+    their paper writes cross-entropy over the pairs outside of two thresholds, which learns more slowly.
     """
     k = wanted_classes(options)
     if len(problem.new_rows) < 2:
@@ -142,31 +135,24 @@ def discover_dac(
         return label_features(head(network.features(x)))
 
     def epoch(generator: torch.Generator) -> dict[str, Any]:
-        limits = thresholds(loop.epoch / max(options.discover_epochs - 1, 1))
         network.train_without_dropout()  # label features of a sample are to be its own
-        passes = math.ceil(LEAST_STEPS / math.ceil(len(rows) / BATCH_SIZE))
-        blocks = [
-            b for _ in range(passes) for b in batches(len(rows), options.discover_batch_size, generator)
-        ]
-        losses, shares = [], []
-        for block in loop.ticking(blocks, limit=options.discover_epochs):
+        rounds = math.ceil(LEAST_STEPS / (PASSES * math.ceil(len(rows) / BATCH_SIZE)))
+        size = options.discover_batch_size
+        blocks = [block for _ in range(rounds) for block in batches(len(rows), size, generator)]
+        losses, shares, limit = [], [], FIRST
+        for i, block in enumerate(loop.ticking(blocks, limit=options.discover_epochs)):
+            limit = threshold((loop.epoch + i / len(blocks)) / options.discover_epochs)
             x = problem.inputs.take(rows[block], network.device)
             with torch.no_grad():
-                pairs = choose_pairs(labels_of(x), limits)
-            shares.append(float(pairs.chosen.float().mean()))
-            for part in batches(len(block), BATCH_SIZE, generator):
-                seen = labels_of(view(x[part], generator))
-                loss = pair_loss(seen, Pairs(pairs.same[part][:, part], pairs.chosen[part][:, part]))
+                same = (alike(labels_of(x)) > limit).to(torch.float32)
+            shares.append(float(same.mean()))
+            for part in (b for _ in range(PASSES) for b in batches(len(block), BATCH_SIZE, generator)):
+                loss = pair_loss(labels_of(view(x[part], generator)), same[part][:, part])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 losses.append(float(loss.detach()))
-        return {
-            "loss": float(np.mean(losses)),
-            "chosen": float(np.mean(shares)),
-            "upper": limits.upper,
-            "lower": limits.lower,
-        }
+        return {"loss": float(np.mean(losses)), "same": float(np.mean(shares)), "threshold": limit}
 
     loop.run(options.discover_epochs, epoch)
     if not loop.done:
@@ -190,23 +176,32 @@ def dac_network(shape: tuple[int, ...], k: int, width: int) -> nn.Sequential:
     channels = 1 if len(shape) == 2 else shape[0]
     for filters in (width, 2 * width):
         for _ in range(3):
-            layers += [nn.Conv2d(channels, filters, 3), nn.BatchNorm2d(filters), nn.ReLU()]
+            layers += [nn.Conv2d(channels, filters, 3), _normalised(nn.BatchNorm2d(filters)), nn.ReLU()]
             channels = filters
-        layers += [nn.MaxPool2d(2), nn.BatchNorm2d(filters)]
-    layers += [nn.Conv2d(channels, k, 1), nn.BatchNorm2d(k), nn.ReLU(), nn.AvgPool2d(2)]
-    network = nn.Sequential(*layers, nn.Flatten())
+        layers += [nn.MaxPool2d(2), _normalised(nn.BatchNorm2d(filters))]
+    layers += [nn.Conv2d(channels, k, 1), _normalised(nn.BatchNorm2d(k)), nn.ReLU(), nn.AvgPool2d(2)]
+    network = channels_last(*layers, nn.Flatten())
     for layer in network:
         if isinstance(layer, nn.Conv2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     return network
 
 
+def slight_views(x: Tensor, generator: torch.Generator) -> Tensor:
+    """Turned by up to 10 degrees, shifted by a tenth, a twentieth larger, smaller, brighter or darker."""
+    pictures = x if x.ndim == 4 else x.unsqueeze(1)
+    pictures = warp(pictures, generator, turn=10, seen=(0.95, 1.05), shear=0, shift=0.2)
+    light = 0.05 * (2 * torch.rand(len(x), 1, 1, 1, generator=generator) - 1)
+    return (pictures + light.to(x)).reshape(x.shape)
+
+
 def plain_dac(
     X: NDArray[Any],  # (n, h, w) or (n, c, h, w)
     n_clusters: int,
     *,
-    width: int = 32,
-    epochs: int = 45,
+    width: int = 64,
+    epochs: int = 20,
+    in_bfloat16: bool = False,
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
@@ -225,4 +220,6 @@ def plain_dac(
         )
         nn.init.eye_(network.penultimate.weight)
         nn.init.zeros_(network.penultimate.bias)
-    return discover_dac(network, problem, options, seed=seed, history=history, checkpoint=checkpoint)
+    network.in_bfloat16 = in_bfloat16
+    run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
+    return discover_dac(network, problem, options, views=slight_views, **run)
