@@ -39,6 +39,7 @@ def pretrained():
 
 
 def run(name, network, *, epochs=4, options=None, **kwargs):
+    epochs = max(2, epochs // 4) if name == "dac" else epochs  # each of which passes over the samples often
     chosen = {"n_new_classes": 3, "discover_epochs": epochs, "kmeans_restarts": 2, **(options or {})}
     return STAGE_2[name](network, PROBLEM, DiscoverOptions(**chosen), **kwargs)
 
@@ -205,11 +206,11 @@ def test_pair_loss_is_the_squared_error_as_written():
 
 def test_what_is_alike_enough_widens_from_block_to_block(pretrained):
     history = History()
-    run("dac", pretrained, epochs=3, history=history)
+    run("dac", pretrained, history=history)
     limits = [row["threshold"] for row in history]
     assert limits == sorted(limits, reverse=True)
     assert threshold(0) == 0.9
-    assert 0.5 < limits[-1] < threshold(2 / 3) + 1e-9
+    assert threshold(1) == 0.5 < limits[-1] < threshold(1 / 2)
 
 
 def test_outputs_of_dac_cannot_rise_for_all_samples():
