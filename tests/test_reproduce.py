@@ -174,8 +174,13 @@ def test_a_cell_that_was_made_with_other_options_is_run_again_and_marked_until_t
     assert [kept[cell.key]["stale"] for cell in cells] == [False, True]
     assert "| SSCD † |" in page(kept)
     assert "| k-means on samples |" in page(kept)
-    other = cells[1]._replace(seed=1)  # what is current of a row stands alone
+    other = cells[1]._replace(
+        seed=1
+    )  # what is current of a row stands alone, but one seed is no row of three
     assert "| SSCD | 1 | **.700** |" in page(kept | {other.key: line(other, 0.7)})
+    third = cells[1]._replace(seed=2)
+    more = kept | {other.key: line(other, 0.7), third.key: line(third, 0.6) | {"stale": True}}
+    assert "| SSCD † | 3 | **.600 ± .100** |" in page(more)
     begun = []
     lines = dict(run_cells(cells, tmp_path, tmp_path / "stages", begin=begun.append))
     assert begun == [cells[1].key]

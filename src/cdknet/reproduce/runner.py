@@ -51,10 +51,11 @@ def is_stale(line: Mapping[str, Any]) -> bool:
 
 
 def seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
-    """The lines of a cell over all seeds, by seed; stale ones only where there are no others."""
+    """The lines of a cell over all seeds, by seed; stale ones only where they are most of them."""
     keys = [cell._replace(seed=seed).key for seed in range(100)]
     found = [lines[key] for key in keys if key in lines]
-    return [line for line in found if not line.get("stale")] or found
+    fresh = [line for line in found if not line.get("stale")]
+    return fresh if 2 * len(fresh) >= len(found) else found
 
 
 def run_cells(
