@@ -30,9 +30,9 @@ DECAY = 0.9  # of RMSprop: Keras's own, in which DAC was written; torch's begins
 LEAST_STEPS = 250  # the blocks of a small set come several times in an epoch, for at least so many steps
 
 
-def threshold(progress: float) -> float:
-    """From .9 (`progress` 0) down to .5 (1)."""
-    return FIRST + (LAST - FIRST) * progress
+def threshold(progress: float, last: float = LAST) -> float:
+    """From .9 (`progress` 0) down to `last` (1)."""
+    return FIRST + (last - FIRST) * progress
 
 
 def label_features(outputs: Tensor) -> Tensor:
@@ -99,6 +99,7 @@ def discover_dac(
     learning_rate: float = 0.001,
     clusterer: Clusterer | None = None,
     views: Views | None = None,
+    last: float = LAST,
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
@@ -141,7 +142,7 @@ def discover_dac(
         blocks = [block for _ in range(rounds) for block in batches(len(rows), size, generator)]
         losses, shares, limit = [], [], FIRST
         for i, block in enumerate(loop.ticking(blocks, limit=options.discover_epochs)):
-            limit = threshold((loop.epoch + i / len(blocks)) / options.discover_epochs)
+            limit = threshold((loop.epoch + i / len(blocks)) / options.discover_epochs, last)
             x = problem.inputs.take(rows[block], network.device)
             with torch.no_grad():
                 same = (alike(labels_of(x)) > limit).to(torch.float32)
@@ -201,12 +202,16 @@ def plain_dac(
     *,
     width: int = 64,
     epochs: int = 20,
+    last: float = LAST,
     in_bfloat16: bool = False,
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> Discovery:
-    """DAC as its paper runs it, from random weights and without labels."""
+    """DAC as its paper runs it, from random weights and without labels.
+
+    The threshold ends at `last`: above .5, it is the beginning of a longer run.
+    """
     options = DiscoverOptions(n_new_classes=n_clusters, discover_epochs=epochs, discover_batch_size=1000)
     problem = Problem.from_arrays(X, np.full(len(X), -1))
     shape = problem.inputs.sample_shape
@@ -220,6 +225,7 @@ def plain_dac(
         )
         nn.init.eye_(network.penultimate.weight)
         nn.init.zeros_(network.penultimate.bias)
+    network.penultimate.requires_grad_(False)  # DAC has none
     network.in_bfloat16 = in_bfloat16
     run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
-    return discover_dac(network, problem, options, views=slight_views, **run)
+    return discover_dac(network, problem, options, views=slight_views, last=last, **run)
