@@ -289,7 +289,8 @@ def test_a_part_is_compared_over_its_own_seeds():
 
 def test_rivals_in_their_own_setting_stand_beside_their_papers():
     run = {"method": "dac", "settings": {"images": 20_000}, "acc": 0.9, "nmi": 0.8, "ari": 0.7}
-    text = page({}, (), Studies(plain_rivals=[run]))
+    former = {**run, "settings": {"images": 10_000}, "acc": 0.5}
+    text = page({}, (), Studies(plain_rivals=[former, run]))
     assert "| DAC | 1 | 20,000 | .900 | .800 | .700 | 0.978 |" in text
     assert "| DEC |" not in text
 

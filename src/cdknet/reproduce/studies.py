@@ -68,6 +68,7 @@ def plain_rivals_table(runs: Sequence[Mapping[str, Any]]) -> str:
     out = []
     for method, reported in paper.PLAIN.items():
         mine = [run for run in runs if run["method"] == method]
+        mine = [run for run in mine if run["settings"] == mine[-1]["settings"]]  # former ones are history
         if mine:
             numbers = [spread([run[m] for run in mine]) for m in ("acc", "nmi", "ari")]
             images = f"{mine[0]['settings']['images']:,}"
