@@ -242,3 +242,8 @@ def test_an_error_names_the_column_of_a_data_frame(bad):
     table = pandas.DataFrame({"size": [1.0, 2.0], "city": [3, bad]})
     with pytest.raises(ValueError, match="in column 'city'"):
         ClassDiscovery(n_new_classes=1).fit(table, [0, -1])
+
+
+def test_a_row_of_texts_is_refused_in_a_sentence():
+    with pytest.raises(ValueError, match="X must hold numbers"):
+        ClassDiscovery(n_new_classes=1).fit(np.array(["Rome", "Oslo"], dtype=object), [0, -1])

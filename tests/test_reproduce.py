@@ -174,9 +174,7 @@ def test_a_cell_that_was_made_with_other_options_is_run_again_and_marked_until_t
     assert [kept[cell.key]["stale"] for cell in cells] == [False, True]
     assert "| SSCD † |" in page(kept)
     assert "| k-means on samples |" in page(kept)
-    other = cells[1]._replace(
-        seed=1
-    )  # what is current of a row stands alone, but one seed is no row of three
+    other = cells[1]._replace(seed=1)  # what is current stands alone, but one seed is no row of three
     assert "| SSCD | 1 | **.700** |" in page(kept | {other.key: line(other, 0.7)})
     third = cells[1]._replace(seed=2)
     more = kept | {other.key: line(other, 0.7), third.key: line(third, 0.6) | {"stale": True}}

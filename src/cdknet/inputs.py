@@ -127,7 +127,8 @@ def _from_objects(array: NDArray[Any], names: Any = None) -> NDArray[Any]:
         numbers: NDArray[Any] = array.astype(np.float64)
         return numbers
     except (ValueError, TypeError) as error:
-        bad = next((j for j, column in enumerate(array.T) if not _are_numbers(column)), 0)
+        columns = () if names is None else tuple(array.T)
+        bad = next((j for j, column in enumerate(columns) if not _are_numbers(column)), 0)
         raise type(error)(
             f"X must hold numbers. Got an object array whose entries are not{_column(names, bad)}: {error}. "
             "argument must be a string or a number."

@@ -174,7 +174,10 @@ class DiscoverOptions(Options):
         of=KNETS,
     )
     discover_epochs: int = option(
-        20, "stage 2: most rounds of network step and U step; CD-KNet+ counts steps", least=1, of=ROUNDS
+        20,
+        "stage 2: most rounds of network step and U step; CD-KNet+ counts steps; one of dac is five passes",
+        least=1,
+        of=ROUNDS,
     )
     discover_batch_size: int = option(1024, "stage 2: samples in a mini-batch kernel", least=4, of=BATCHES)
     discover_learning_rate: float | None = option(

@@ -50,7 +50,7 @@ def pair_loss(features: Tensor, same: Tensor) -> Tensor:
     return (alike(features) - same).square().mean()
 
 
-def _normalised(normalisation: _BatchNorm, scale: float = 1.0) -> _BatchNorm:
+def _fixed(normalisation: _BatchNorm, scale: float = 1.0) -> _BatchNorm:
     """A normalisation with a fixed scale and no shift.
 
     Learned ones let an output rise for all samples or for none, and classes fall together.
@@ -72,8 +72,8 @@ def cluster_head(width: int, k: int) -> nn.Sequential:
     for layer in (first, second) if width == k else (second,):
         nn.init.eye_(layer.weight)
         nn.init.zeros_(layer.bias)
-    last = _normalised(nn.BatchNorm1d(k), 3 / math.sqrt(max(k - 1, 1)))
-    inner = (_normalised(nn.BatchNorm1d(width)), first, _normalised(nn.BatchNorm1d(k)), nn.ReLU(), second)
+    last = _fixed(nn.BatchNorm1d(k), 3 / math.sqrt(max(k - 1, 1)))
+    inner = (_fixed(nn.BatchNorm1d(width)), first, _fixed(nn.BatchNorm1d(k)), nn.ReLU(), second)
     return nn.Sequential(*inner, last, nn.ReLU())
 
 
@@ -112,7 +112,7 @@ def discover_dac(
     two; the network learns them from views of these samples, `PASSES` times. What is alike enough widens
     from block to block. A sample's class is its largest output. The head is then dropped; centres are the
     classes' mean features, which answer for samples not seen. By the code that DAC's authors released:
-    their paper writes cross-entropy over the pairs outside of two thresholds, which learns more slowly.
+    their paper writes cross-entropy over the pairs outside of two thresholds.
     """
     k = wanted_classes(options)
     if len(problem.new_rows) < 2:
@@ -177,10 +177,10 @@ def dac_network(shape: tuple[int, ...], k: int, width: int) -> nn.Sequential:
     channels = 1 if len(shape) == 2 else shape[0]
     for filters in (width, 2 * width):
         for _ in range(3):
-            layers += [nn.Conv2d(channels, filters, 3), _normalised(nn.BatchNorm2d(filters)), nn.ReLU()]
+            layers += [nn.Conv2d(channels, filters, 3), _fixed(nn.BatchNorm2d(filters)), nn.ReLU()]
             channels = filters
-        layers += [nn.MaxPool2d(2), _normalised(nn.BatchNorm2d(filters))]
-    layers += [nn.Conv2d(channels, k, 1), _normalised(nn.BatchNorm2d(k)), nn.ReLU(), nn.AvgPool2d(2)]
+        layers += [nn.MaxPool2d(2), _fixed(nn.BatchNorm2d(filters))]
+    layers += [nn.Conv2d(channels, k, 1), _fixed(nn.BatchNorm2d(k)), nn.ReLU(), nn.AvgPool2d(2)]
     network = channels_last(*layers, nn.Flatten())
     for layer in network:
         if isinstance(layer, nn.Conv2d):
