@@ -17,6 +17,7 @@ from cdknet.stages import discover, expand, pretrain
 from cdknet.stages.clusters import cluster
 from cdknet.stages.discover import cluster_term, label_term
 from cdknet.stages.loop import batches, derive_seed, seeded, stratified
+from cdknet.stages.objective import Objective, Term, climb
 from cdknet.stages.plus import discover_plus
 
 from contracts import MemoryCheckpoint
@@ -203,6 +204,48 @@ def test_the_label_weight_decides_which_terms_are_there(label_weight, columns):
     history = History()
     second(options={"label_weight": label_weight}, history=history)
     assert {"hsic_U", "hsic_Y"} & history[-1].keys() == columns
+
+
+class Pull(Objective):
+    """2 x (sum of the output biases) - 3 x (their squared length), and every other step nothing at all."""
+
+    on_sphere, epochs = True, 3
+
+    def __init__(self, network):
+        self.network, self.problem, self.seed = network, PROBLEM, 0
+        self.options, self.U_rows = DiscoverOptions(**SECOND), PROBLEM.new_rows
+        self.optimizer = torch.optim.SGD(network.trainable(), lr=0.1, maximize=True)
+        self.told = []
+
+    def start(self, loop):
+        loop.facts["sigma"] = 1.0
+        self.told.append("start")
+
+    def steps(self, loop, generator):
+        bias = self.network.head.bias
+        yield {"sum": Term(bias.sum(), 2.0), "length": Term(-bias.square().sum(), 3.0)}
+        yield {}
+
+    def rest(self, loop):
+        self.told.append(f"rest {loop.epoch}")
+        return {"stop": loop.epoch == 1}
+
+    def end(self):
+        self.told.append("end")
+
+
+def test_an_objective_is_the_weighted_sum_of_its_terms_and_history_has_each_by_itself():
+    with seeded(0):
+        network = build_network((6,), 3)
+    torch.nn.init.zeros_(network.head.bias)
+    objective, history = Pull(network), History()
+    found = climb(objective, clusterer=None, history=history, checkpoint=None)
+    # b + .1 (2 - 6 b): from 0 to .2, to .28; the third epoch is not run
+    torch.testing.assert_close(found.network.head.bias.detach(), torch.full((3,), 0.28))
+    assert [row["sum"] for row in history] == pytest.approx([0.0, 0.6])
+    assert [row["length"] for row in history] == pytest.approx([0.0, -3 * 0.04])
+    assert objective.told == ["start", "rest 0", "rest 1", "end"]
+    assert (found.U, found.U_rows, found.sigma) == (None, None, 1.0)
 
 
 def test_the_objective_rises():

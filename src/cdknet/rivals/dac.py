@@ -19,8 +19,8 @@ from cdknet.networks import Network, build_network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
 from cdknet.stages.clusters import Clusterer, cluster, wanted_classes
-from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
+from cdknet.stages.objective import Discovery
 from cdknet.views import Views, view_function, warp
 
 FIRST, LAST = 0.9, 0.5  # the likeness from which two samples are taken for one class: at first, at the end

@@ -18,8 +18,8 @@ from cdknet.networks import Intake, Network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
 from cdknet.stages.clusters import Clusterer, cluster, wanted_classes
-from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
+from cdknet.stages.objective import Discovery
 from cdknet.views import Views
 
 TOLERANCE = 0.001  # DEC stops when a smaller share of the samples changes its cluster in a round

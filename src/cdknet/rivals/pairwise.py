@@ -18,8 +18,8 @@ from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
 from cdknet.stages.clusters import Clusterer, wanted_classes
-from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed
+from cdknet.stages.objective import Discovery
 from cdknet.views import Views
 
 ENOUGH = 0.9  # share of pairs told right at which to stop: with more, the distance fits old classes alone

@@ -7,8 +7,8 @@ from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
 from cdknet.stages.clusters import Clusterer, spectral_labels, wanted_classes
-from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Problem
+from cdknet.stages.objective import Discovery
 from cdknet.views import Views
 
 

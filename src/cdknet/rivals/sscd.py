@@ -14,8 +14,8 @@ from cdknet.networks import Network, embed
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
 from cdknet.stages.clusters import Clusterer, cluster, wanted_classes
-from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, stratified
+from cdknet.stages.objective import Discovery
 from cdknet.views import Views
 
 REPLAY = 0.2  # share of the old samples that an epoch of the dynamic strategy replays, as in stage 3

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from cdknet.history import History
 from cdknet.networks import Growth, Network, grow
 from cdknet.options import ExpandOptions
-from cdknet.stages.discover import Discovery
 from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, set_rates, stratified
+from cdknet.stages.objective import Discovery
 from cdknet.views import Views
 
 EPOCHS, REPLAY, SLOW = 30, 0.2, 0.1  # Table II, section VI.C

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,10 +16,10 @@ from cdknet.inputs import CHUNK
 from cdknet.networks import Network, embed, is_iq, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.spectral import neighbor_embedding
-from cdknet.stages.clusters import Clusterer, cut_features, wanted_classes
-from cdknet.stages.discover import Discovery, endless_batches, subsample
+from cdknet.stages.clusters import Clusterer, wanted_classes
 from cdknet.stages.heads import TEMPERATURE, Heads, consensus, head_losses
-from cdknet.stages.loop import Checkpoint, Loop, Problem, Snapshot, derive_seed, once, seeded, set_rates
+from cdknet.stages.loop import Checkpoint, Loop, Problem, derive_seed, seeded, set_rates
+from cdknet.stages.objective import Discovery, Objective, Term, climb, endless_batches, subsample
 from cdknet.views import Views, view_function
 
 SIGMA = 0.5  # width of the kernel on the unit sphere
@@ -45,135 +44,170 @@ def discover_plus(
 ) -> Discovery:
     """Stages 1 and 2 of CD-KNet+ in one: the old labels and the samples themselves, learned together.
 
-    maximise  mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads) + nu HSIC(Z, U)
+    It starts from a network that has not seen the old classes alone, unless there are many: one that has no
+    longer sees what sets new ones apart. The pseudo-labels are what several ways to cluster Z agree on
+    (`agreed_labels`); not what the heads say, each of which may cut across a class.
+    """
+    options = suited(options, problem.inputs.sample_shape, problem.n_old_classes)
+    if math.isinf(options.label_weight):
+        raise ValueError(
+            "label_weight must be finite for method 'cd-knet+'. Got inf. Labels alone: method 'cd-knet'."
+        )
+    if options.cut == "heads" and not options.heads and clusterer is None:
+        raise ValueError(
+            "readout 'heads' needs heads. Got 0 (for I/Q the default). Set heads, or take another readout."
+        )
+    view = view_function(options, views, problem.inputs.sample_shape)
+    rate = options.discover_learning_rate or learning_rate
+    timed = history is not None and history.budget is not None
+    objective = Targets(copy.deepcopy(network), problem, options, view, rate, seed, timed=timed)
+    found = climb(objective, clusterer=clusterer, history=history, checkpoint=checkpoint)
+    del found.network.heads
+    return found
+
+
+class Targets(Objective):
+    """maximise  mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads) + nu HSIC(Z, U)
 
     over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
     old labels and the identity of a sample across its views; or, where the labels lead (`suited`), these
     alone, for `label_epochs` epochs of the old samples. Then, for `head_steps` steps, also the balanced
     answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a graph of near neighbours among
-    new samples, made afresh each epoch). The pseudo-labels are what several ways to cluster Z agree on
-    (`agreed_labels`); not what the heads say, each of which may cut across a class.
+    new samples, made afresh each epoch).
 
-    It starts from a network that has not seen the old classes alone, unless there are many: one that has no
-    longer sees what sets new ones apart. The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that
-    draws each old class together into a point, and with it what is near it.
+    The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that draws each old class together into a
+    point, and with it what is near it.
     """
-    m_u = wanted_classes(options)
-    options = suited(options, problem.inputs.sample_shape, problem.n_old_classes)
-    n_heads = options.heads or 0
-    if math.isinf(options.label_weight):
-        raise ValueError(
-            "label_weight must be finite for method 'cd-knet+'. Got inf. Labels alone: method 'cd-knet'."
+
+    on_sphere = True
+
+    def __init__(
+        self,
+        network: Network,
+        problem: Problem,
+        options: DiscoverOptions,  # `suited` ones
+        view: Views,
+        rate: float,
+        seed: int,
+        *,
+        timed: bool = False,  # there is a time budget
+    ) -> None:
+        self.network, self.problem, self.options, self.seed = network, problem, options, seed
+        self.view, self.timed = view, timed
+        self.m_u, self.n_heads = wanted_classes(options), options.heads or 0
+        n_old, width = problem.n_old_classes, network.penultimate.out_features
+        with seeded(derive_seed(seed, "heads")):
+            over = self.n_heads // 2
+            self.heads = Heads(width, n_old, self.m_u, plain=self.n_heads, over=over).to(network.device)
+        network.add_module("heads", self.heads)  # so that it is kept with the weights
+        self.peak = PEAK * rate
+        self.optimizer = torch.optim.AdamW(
+            network.trainable(), lr=self.peak, weight_decay=WEIGHT_DECAY, maximize=True
         )
-    if options.cut == "heads" and n_heads == 0 and clusterer is None:
-        raise ValueError(
-            "readout 'heads' needs heads. Got 0 (for I/Q the default). Set heads, or take another readout."
+        self._plan()
+        draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
+        self.U_rows = problem.new_rows[subsample(len(problem.new_rows), options, draw)]
+
+    def _plan(self) -> None:
+        """Batches, steps and epochs, and after which share of these new samples have a say."""
+        problem, options = self.problem, self.options
+        self.labels_lead = options.lead == "labels"
+        # A batch is at most a third of the samples: in larger ones nothing changes from step to step.
+        most = min(options.view_batch_size, LEAD_BATCH) if self.labels_lead else options.view_batch_size
+        self.new_size, self.lead_size = (
+            min(most, max(len(rows) // 3, 64)) for rows in (problem.new_rows, problem.old_rows)
         )
-    network = copy.deepcopy(network)
-    n_old, width = problem.n_old_classes, network.penultimate.out_features
-    with seeded(derive_seed(seed, "heads")):
-        heads = Heads(width, n_old, m_u, plain=n_heads, over=n_heads // 2).to(network.device)
-    network.add_module("heads", heads)  # so that it is kept with the weights
-    peak = PEAK * (options.discover_learning_rate or learning_rate)
-    optimizer = torch.optim.AdamW(network.trainable(), lr=peak, weight_decay=WEIGHT_DECAY)
-    loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+        self.old_size = self.new_size if self.labels_lead else self.new_size // 2
+        steps = max(1, math.ceil(len(problem.new_rows) / self.new_size))  # once over the new samples
+        if self.timed:  # short epochs: a stage is over at the end of one
+            steps = min(steps, BUDGET_STEPS)
+        self.n_steps, self.n_steps_alone = steps, 0
+        first = math.ceil(options.view_steps / steps)
+        if self.labels_lead:  # an epoch takes as long as one with new samples
+            self.n_steps_alone = math.ceil(steps * (2 * self.new_size + self.old_size) / self.lead_size)
+            first = math.ceil(
+                options.label_epochs * len(problem.old_rows) / self.lead_size / self.n_steps_alone
+            )
+        self.epochs = first
+        asked = (options.view_weight or 0) > 0 or self.n_heads > 0 or options.spectral_weight > 0
+        if not self.labels_lead or asked:  # new samples have a say
+            self.epochs += math.ceil(options.head_steps / steps)
+        self.turn = first / max(self.epochs, 1)
 
-    device, view = network.device, view_function(options, views, problem.inputs.sample_shape)
-    by_hsic, labels_lead = options.view_term == "hsic", options.lead == "labels"
-    lam, mu, gamma = options.label_weight / 10, options.view_weight or 0, options.collapse_weight
-    # A batch is at most a third of the samples: in larger ones nothing changes from step to step.
-    most = min(options.view_batch_size, LEAD_BATCH) if labels_lead else options.view_batch_size
-    new_size, lead_size = (
-        min(most, max(len(rows) // 3, 64)) for rows in (problem.new_rows, problem.old_rows)
-    )
-    old_size = new_size if labels_lead else new_size // 2
-    steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # an epoch: once over the new samples
-    if loop.history.budget is not None:  # short epochs: a stage is over at the end of one
-        steps = min(steps, BUDGET_STEPS)
-    first, steps_alone = math.ceil(options.view_steps / steps), 0
-    if labels_lead:  # an epoch takes as long as one with new samples
-        steps_alone = math.ceil(steps * (2 * new_size + old_size) / lead_size)
-        first = math.ceil(options.label_epochs * len(problem.old_rows) / lead_size / steps_alone)
-    limit = first
-    if not labels_lead or mu > 0 or n_heads > 0 or options.spectral_weight > 0:  # new samples have a say
-        limit += math.ceil(options.head_steps / steps)
-    turn = first / max(limit, 1)  # the share of the stage after which they have it
-    draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
-    graph = problem.new_rows[subsample(len(problem.new_rows), options, draw)]  # the rows that U is about
-
-    def graph_step() -> Tensor:
-        """U, a row of unit length for each sample of the graph."""
-        z = embed(network, problem.inputs, graph, normalize=True).features
-        return unit_length(neighbor_embedding(z, min(m_u, len(z) - 1), neighbors=options.neighbors).vectors)
-
-    def epoch(generator: torch.Generator) -> dict[str, Any]:
-        grouping = loop.share(limit) >= turn
-        alone = labels_lead and not grouping
+    def steps(self, loop: Loop, generator: torch.Generator) -> Iterator[dict[str, Term]]:
+        """Views of new and of old samples, and what is asked of them in this part of the stage."""
+        problem = self.problem
+        grouping = loop.share(self.epochs) >= self.turn
+        alone = self.labels_lead and not grouping
         loop.facts["grouped"] = grouping
-        if grouping and options.spectral_weight > 0:
-            loop.tensors["U"] = graph_step()
-        network.train()
-        values: dict[str, list[float]] = {}
-        new = endless_batches(len(problem.new_rows), new_size, generator)
-        old = endless_batches(len(problem.old_rows), lead_size if alone else old_size, generator)
-        in_graph = endless_batches(len(graph), old_size, generator)
-        n_steps = steps_alone if alone else steps
-        for step in loop.ticking(list(torch.arange(n_steps)), limit=limit):
-            share = loop.share(limit, float(step) / n_steps)
-            set_rates(optimizer, peak * (two_cycles(share, turn) if labels_lead else one_cycle(share)))
-            x = None if alone else problem.inputs.take(problem.new_rows[next(new)], device)
+        nu = self.options.spectral_weight if grouping else 0
+        if nu > 0:
+            loop.tensors["U"] = self.graph_step()
+        new = endless_batches(len(problem.new_rows), self.new_size, generator)
+        old = endless_batches(len(problem.old_rows), self.lead_size if alone else self.old_size, generator)
+        in_graph = endless_batches(len(self.U_rows), self.old_size, generator)
+        n_steps = self.n_steps_alone if alone else self.n_steps
+        for step in loop.ticking(list(torch.arange(n_steps)), limit=self.epochs):
+            share = loop.share(self.epochs, float(step) / n_steps)
+            cycle = two_cycles(share, self.turn) if self.labels_lead else one_cycle(share)
+            set_rates(self.optimizer, self.peak * cycle)
+            twice = [] if alone else [problem.new_rows[next(new)]] * 2
             chosen = next(old)
-            x_old = problem.inputs.take(problem.old_rows[chosen], device)
-            seen = [x_old] if x is None else [x, x, x_old]
-            Z = unit_length(network.features(torch.cat([view(part, generator) for part in seen])))
+            Z = self._features([*twice, problem.old_rows[chosen]], generator)
             z, z_old = Z[: -len(chosen)], Z[-len(chosen) :]
-            terms = {}
-            if mu > 0 and not alone:
-                terms["views"] = mu * (_agreement(z, gamma) if by_hsic else -contrastive_loss(z))
-            targets = problem.old_targets[chosen].to(device)
-            if lam > 0 and not (grouping and n_heads > 0):  # else the heads see to the labels
-                terms["labels"] = -lam * nn.functional.cross_entropy(heads.old_logits(z_old), targets)
-            if grouping and options.spectral_weight > 0:
+            terms = self._terms(z, z_old, problem.old_targets[chosen].to(Z.device), grouping)
+            if nu > 0:
                 part = next(in_graph)
-                z_U = unit_length(network.features(view(problem.inputs.take(graph[part], device), generator)))
-                U_b = Factor(loop.tensors["U"][part].to(device))
-                terms["hsic_U"] = options.spectral_weight * hsic(gaussian_kernel(z_U, SIGMA), U_b)
-            if grouping and n_heads > 0:
-                losses = head_losses(heads, z, z_old, targets, lam, options.head_targets)
-                terms["heads"] = -losses.mean()
-            if not terms:
-                continue
-            optimizer.zero_grad()
-            (-torch.stack(list(terms.values())).sum()).backward()
-            optimizer.step()
-            for name, value in terms.items():
-                values.setdefault(name, []).append(float(value.detach()))
-        return {name: float(np.mean(v)) for name, v in values.items()}
+                U = Factor(loop.tensors["U"][part].to(Z.device))
+                K = gaussian_kernel(self._features([self.U_rows[part]], generator), SIGMA)
+                terms["hsic_U"] = Term(hsic(K, U), nu)
+            yield terms
 
-    loop.run(limit, epoch)
-    if not loop.done:
-        _hand_over(heads, network, problem)
-    loop.finish()
+    def _terms(self, z: Tensor, z_old: Tensor, targets: Tensor, grouping: bool) -> dict[str, Term]:
+        """All but HSIC(Z, U): z are two views of new samples (or none), z_old one of old ones."""
+        options, lam = self.options, self.options.label_weight / 10
+        mu, gamma = options.view_weight or 0, options.collapse_weight
+        terms = {}
+        if mu > 0 and len(z):
+            by_hsic = options.view_term == "hsic"
+            terms["views"] = Term(agreement(z, gamma) if by_hsic else -contrastive_loss(z), mu)
+        if grouping and self.n_heads > 0:  # these see to the labels, too
+            losses = head_losses(self.heads, z, z_old, targets, lam, options.head_targets)
+            terms["heads"] = Term(-losses.mean())
+        elif lam > 0:
+            terms["labels"] = Term(-nn.functional.cross_entropy(self.heads.old_logits(z_old), targets), lam)
+        return terms
 
-    def clusters() -> Snapshot:
-        z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
-        in_time = loop.history.budget is None or loop.facts.get("grouped", False)  # for heads to learn
-        said = None
-        if options.cut == "heads" and in_time and clusterer is None:
-            said = consensus(heads, z, m_u, restarts=options.kmeans_restarts, seed=seed)
-        return cut_features(z, options, clusterer, seed, said, as_vectors(network, problem))
+    def _features(self, parts: list[Tensor], generator: torch.Generator) -> Tensor:
+        """Z of a view of each of these rows."""
+        x = [self.problem.inputs.take(rows, self.network.device) for rows in parts]
+        return unit_length(self.network.features(torch.cat([self.view(part, generator) for part in x])))
 
-    found = once(checkpoint, "cluster", clusters)
-    del network.heads
-    return Discovery(
-        network.eval(),
-        found.tensors["pseudo_labels"],
-        found.tensors["centers"],
-        votes=found.facts["votes"],
-        U=loop.tensors.get("U"),
-        U_rows=graph if "U" in loop.tensors else None,
-        sigma=SIGMA,
-    )
+    def graph_step(self) -> Tensor:
+        """U, a row of unit length for each sample of the graph."""
+        z = embed(self.network, self.problem.inputs, self.U_rows, normalize=True).features
+        r = min(self.m_u, len(z) - 1)
+        return unit_length(neighbor_embedding(z, r, neighbors=self.options.neighbors).vectors)
+
+    def end(self) -> None:
+        """Give the network's own outputs the heads' directions of old classes: it then knows them too."""
+        network, rows = self.network, self.problem.old_rows[:2000]
+        length = embed(network, self.problem.inputs, rows, normalize=False).features.norm(dim=1).mean()
+        with torch.no_grad():
+            network.head.weight.copy_(unit_length(self.heads.old) / (TEMPERATURE * length.clamp_min(1e-6)))
+            network.head.bias.zero_()
+
+    def own_labels(self, loop: Loop, z: Tensor) -> Tensor | None:
+        learned = not self.timed or loop.facts.get("grouped", False)
+        if self.options.cut != "heads" or not learned:
+            return None
+        return consensus(self.heads, z, self.m_u, restarts=self.options.kmeans_restarts, seed=self.seed)
+
+    def samples(self) -> Tensor | None:
+        return as_vectors(self.network, self.problem)
+
+    def sigma(self, loop: Loop) -> float:
+        return SIGMA
 
 
 def suited(options: DiscoverOptions, shape: tuple[int, ...], n_old_classes: int) -> DiscoverOptions:
@@ -210,7 +244,7 @@ def as_vectors(network: Network, problem: Problem) -> Tensor | None:
     return torch.cat(parts).clone()
 
 
-def _agreement(z: Tensor, gamma: float) -> Tensor:
+def agreement(z: Tensor, gamma: float) -> Tensor:
     """HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z)): rows are first views, then second views."""
     K = gaussian_kernel(z, SIGMA)
     crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one
@@ -222,15 +256,6 @@ def contrastive_loss(z: Tensor, temperature: float = 0.5) -> Tensor:
     n = len(z) // 2
     logits = (z @ z.T / temperature).fill_diagonal_(-math.inf)
     return nn.functional.cross_entropy(logits, torch.arange(2 * n, device=z.device).roll(n))
-
-
-def _hand_over(heads: Heads, network: Network, problem: Problem) -> None:
-    """Give the network's own outputs the heads' directions of old classes: it then knows them too."""
-    some = problem.old_rows[: 2000 if len(problem.old_rows) > 2000 else None]
-    length = embed(network, problem.inputs, some, normalize=False).features.norm(dim=1).mean()
-    with torch.no_grad():
-        network.head.weight.copy_(unit_length(heads.old) / (TEMPERATURE * length.clamp_min(1e-6)))
-        network.head.bias.zero_()
 
 
 def one_cycle(share: float) -> float:
