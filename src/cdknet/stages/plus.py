@@ -151,15 +151,15 @@ class Targets(Objective):
             share = loop.share(self.epochs, float(step) / n_steps)
             cycle = two_cycles(share, self.turn) if self.labels_lead else one_cycle(share)
             set_rates(self.optimizer, self.peak * cycle)
-            twice = [] if alone else [problem.new_rows[next(new)]] * 2
+            twice = [] if alone else [self._taken(problem.new_rows[next(new)])] * 2
             chosen = next(old)
-            Z = self._features([*twice, problem.old_rows[chosen]], generator)
+            Z = self._features([*twice, self._taken(problem.old_rows[chosen])], generator)
             z, z_old = Z[: -len(chosen)], Z[-len(chosen) :]
             terms = self._terms(z, z_old, problem.old_targets[chosen].to(Z.device), grouping)
             if nu > 0:
                 part = next(in_graph)
                 U = Factor(loop.tensors["U"][part].to(Z.device))
-                K = gaussian_kernel(self._features([self.U_rows[part]], generator), SIGMA)
+                K = gaussian_kernel(self._features([self._taken(self.U_rows[part])], generator), SIGMA)
                 terms["hsic_U"] = Term(hsic(K, U), nu)
             yield terms
 
@@ -178,10 +178,13 @@ class Targets(Objective):
             terms["labels"] = Term(-nn.functional.cross_entropy(self.heads.old_logits(z_old), targets), lam)
         return terms
 
-    def _features(self, parts: list[Tensor], generator: torch.Generator) -> Tensor:
-        """Z of a view of each of these rows."""
-        x = [self.problem.inputs.take(rows, self.network.device) for rows in parts]
-        return unit_length(self.network.features(torch.cat([self.view(part, generator) for part in x])))
+    def _taken(self, rows: Tensor) -> Tensor:
+        return self.problem.inputs.take(rows, self.network.device)
+
+    def _features(self, samples: list[Tensor], generator: torch.Generator) -> Tensor:
+        """Z of a view of each of these."""
+        x = torch.cat([self.view(part, generator) for part in samples])
+        return unit_length(self.network.features(x))
 
     def graph_step(self) -> Tensor:
         """U, a row of unit length for each sample of the graph."""
