@@ -19,7 +19,7 @@ from cdknet.rivals import (
     plain_dec,
 )
 from cdknet.rivals.dac import cluster_head, label_features, pair_loss, threshold
-from cdknet.rivals.dec import divergence, soft_assignment, target_distribution
+from cdknet.rivals.dec import divergence, soft_assignment, squared_distances, target_distribution
 from cdknet.rivals.pairwise import PairHead, cut_tree, draw_pairs, similarity
 from cdknet.rivals.sscd import max_softmax_probability, separation
 from cdknet.stages import expand, pretrain
@@ -142,6 +142,20 @@ def test_the_number_of_classes_must_be_said(name, pretrained):
 
 
 # DEC
+
+
+def test_distances_to_centres_and_their_slopes_are_as_written_also_far_from_the_origin():
+    generator = torch.Generator().manual_seed(3)
+    z, centers = (torch.randn(n, 6, generator=generator) + 1000 for n in (20, 3))
+    centers[0] = z[0]  # at a distance of 0, too
+    slopes = []
+    for far in (squared_distances, lambda a, b: (a[:, None] - b).square().sum(dim=2)):
+        a, b = z.clone().requires_grad_(), centers.clone().requires_grad_()
+        found = far(a, b)
+        found.sin().sum().backward()
+        slopes.append((found.detach(), a.grad, b.grad))
+    for ours, written in zip(*slopes, strict=True):
+        torch.testing.assert_close(ours, written, rtol=1e-3, atol=1e-3)
 
 
 def test_soft_assignment_is_students_t_as_written():

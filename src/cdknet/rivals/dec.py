@@ -51,8 +51,11 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
 
 
 def squared_distances(z: Tensor, centers: Tensor) -> Tensor:
-    """‖z_i - μ_j‖², (n, k). With a slope everywhere, which torch.cdist lacks at 0."""
-    return (z[:, None, :] - centers).square().sum(dim=2)
+    """‖z_i - μ_j‖², (n, k), by ‖z‖² - 2 z·μ + ‖μ‖² about the centres' mean: nothing of (n, k, d) is built."""
+    middle = centers.detach().mean(dim=0)
+    z, centers = z - middle, centers - middle
+    squares = z.square().sum(dim=1, keepdim=True) + centers.square().sum(dim=1)
+    return (squares - 2 * z @ centers.T).clamp_min(0)
 
 
 def discover_dec(
