@@ -368,17 +368,6 @@ def test_the_codes_of_the_autoencoder_may_be_negative_and_its_loss_falls():
     assert (codes < 0).any()
 
 
-def test_a_falling_rate_lets_dac_settle(pretrained):
-    def last_move(**kwargs):
-        seen = MemoryCheckpoint()
-        weights = []
-        seen.save = lambda stage, snapshot: weights.append(snapshot.tensors["network.penultimate.weight"])
-        run("dac", pretrained, checkpoint=seen, **kwargs)
-        return float((weights[1] - weights[0]).norm())  # in the second of two epochs
-
-    assert last_move(last_rate=0.01) < 0.7 * last_move()
-
-
 def test_plain_dac_needs_no_old_class():
     X = np.random.default_rng(0).integers(0, 255, (150, 28, 28), dtype=np.uint8)
     result = plain_dac(X, 4, width=2, epochs=1)

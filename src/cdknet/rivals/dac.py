@@ -19,7 +19,7 @@ from cdknet.networks import Network, build_network, embed, unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import class_means
 from cdknet.stages.clusters import Clusterer, cluster, wanted_classes
-from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded, set_rates
+from cdknet.stages.loop import Checkpoint, Loop, Problem, batches, derive_seed, seeded
 from cdknet.stages.objective import Discovery
 from cdknet.views import Views, view_function, warp
 
@@ -100,7 +100,6 @@ def discover_dac(
     clusterer: Clusterer | None = None,
     views: Views | None = None,
     last: float = LAST,
-    last_rate: float = 1.0,
     seed: int = 0,
     history: History | None = None,
     checkpoint: Checkpoint | None = None,
@@ -113,8 +112,7 @@ def discover_dac(
     two; the network learns them from views of these samples, `PASSES` times. What is alike enough widens
     from block to block. A sample's class is its largest output. The head is then dropped; centres are the
     classes' mean features, which answer for samples not seen. By the code that DAC's authors released:
-    their paper writes cross-entropy over the pairs outside of two thresholds. The threshold ends at `last`,
-    the learning rate, evenly, at a share of `last_rate`.
+    their paper writes cross-entropy over the pairs outside of two thresholds.
     """
     k = wanted_classes(options)
     if len(problem.new_rows) < 2:
@@ -144,9 +142,7 @@ def discover_dac(
         blocks = [block for _ in range(rounds) for block in batches(len(rows), size, generator)]
         losses, shares, limit = [], [], FIRST
         for i, block in enumerate(loop.ticking(blocks, limit=options.discover_epochs)):
-            progress = (loop.epoch + i / len(blocks)) / options.discover_epochs
-            limit = threshold(progress, last)
-            set_rates(optimizer, rate * (1 + (last_rate - 1) * progress))
+            limit = threshold((loop.epoch + i / len(blocks)) / options.discover_epochs, last)
             x = problem.inputs.take(rows[block], network.device)
             with torch.no_grad():
                 same = (alike(labels_of(x)) > limit).to(torch.float32)
@@ -207,7 +203,6 @@ def plain_dac(
     width: int = 64,
     epochs: int = 20,
     last: float = LAST,
-    last_rate: float = 1.0,
     in_bfloat16: bool = False,
     seed: int = 0,
     history: History | None = None,
@@ -215,7 +210,7 @@ def plain_dac(
 ) -> Discovery:
     """DAC as its paper runs it, from random weights and without labels.
 
-    With a `last` above .5 it is the beginning of a longer run; a falling rate lets that settle.
+    The threshold ends at `last`: above .5, it is the beginning of a longer run.
     """
     options = DiscoverOptions(n_new_classes=n_clusters, discover_epochs=epochs, discover_batch_size=1000)
     problem = Problem.from_arrays(X, np.full(len(X), -1))
@@ -233,5 +228,4 @@ def plain_dac(
     network.penultimate.requires_grad_(False)  # DAC has none
     network.in_bfloat16 = in_bfloat16
     run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
-    ends: dict[str, Any] = {"last": last, "last_rate": last_rate}
-    return discover_dac(network, problem, options, views=slight_views, **ends, **run)
+    return discover_dac(network, problem, options, views=slight_views, last=last, **run)
