@@ -39,7 +39,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "epochs": 20,
         "in_bfloat16": True,
     },
-    "dac": {"images": 20_000, "epochs": 8, "last": 0.85, "in_bfloat16": True},
+    "dac": {"images": 20_000, "epochs": 4, "last": 0.875, "in_bfloat16": True},
 }
 
 

@@ -12,8 +12,11 @@ from PIL import Image
 from cdknet import ClassDiscovery, data
 from cdknet.cli import main
 from cdknet.data import odd_labels
-from cdknet.labels import mixed
+from cdknet.data.checks import DoubtfulData
+from cdknet.inputs import Inputs, input_statistics
+from cdknet.labels import among_old, mixed
 from cdknet.radio import simulate
+from cdknet.tables import confidence_sentence
 
 from contracts import blob_problem
 
@@ -261,10 +264,48 @@ def test_classes_that_differ_in_capitals_only_are_told():
 def test_old_classes_among_the_unlabelled_are_told(tmp_path, capsys):
     """Of well separated classes; new ones alone lie by themselves."""
     X, Y, _ = blob_problem(n=300)
-    assert mixed(X, Y) == []
+    assert mixed(among_old(X, Y)) == []
     some = np.where(np.random.default_rng(0).uniform(size=300) < 0.5, -1, Y)
     np.savez(tmp_path / "d.npz", X=X, y=some)
     command = ["discover", str(tmp_path / "d.npz"), "--out", str(tmp_path / "run"), "--new-classes", "2"]
     assert main([*command, *QUICK, "--json"]) == 0
     assert "unlabelled samples lie among labelled ones" in json.loads(capsys.readouterr().out)["notes"][0]
-    assert mixed(np.zeros((20, 4, 4)), np.where(np.arange(20) < 10, 0, -1)) == [], "pictures are not asked"
+    assert among_old(np.zeros((20, 4, 4)), np.where(np.arange(20) < 10, 0, -1)) == 0, "pictures are not asked"
+    assert main(["show", str(tmp_path / "run")]) == 0  # not only when it was made
+    assert "those of old ones will be wrong" in " ".join(capsys.readouterr().out.split())
+    with pytest.warns(DoubtfulData, match="lie among labelled ones"):  # in Python, too
+        model = ClassDiscovery(n_new_classes=2, network="none", method="sscd", expansion="none").fit(X, some)
+    assert model.calibration_["among_old"] > 0.3
+    kept = {"overall": 0.95, "calibration": {"calibrated": True, "accuracy": 1.0, "among_old": 0.37}}
+    assert "if all are of new classes, but 37 of 100 lie among labelled ones" in confidence_sentence(kept)
+
+
+def test_categories_that_say_nothing_hide_no_classes():
+    """Of 8 blobs in 5 numbers; a colour of 4 and a flag, at random, weigh no more than two numbers."""
+    rng = np.random.default_rng(3)
+    blobs = rng.integers(0, 8, 400)
+    numbers = 4 * rng.normal(size=(8, 5))[blobs] + 0.5 * rng.normal(size=(400, 5))
+    chance = np.eye(4)[rng.integers(0, 4, 400)], np.eye(2)[rng.integers(0, 2, 400)]
+    X, y = np.concatenate([numbers, *chance], axis=1), np.where(blobs < 5, blobs, -1)
+    mean, deviation = input_statistics(Inputs(X))
+    np.testing.assert_allclose(mean[:5], numbers.mean(axis=0), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(deviation[:5], numbers.std(axis=0), rtol=1e-4)
+    assert deviation[5:].tolist() == [1] * 6
+    assert among_old(X, y) < 0.1
+
+
+def test_a_run_that_thinks_little_of_itself_says_so_when_it_predicts(tmp_path, capsys):
+    model = ClassDiscovery(n_new_classes=2, network="none", method="sscd", expansion="none", random_state=0)
+    X, Y, _ = blob_problem(n=300)
+    np.save(tmp_path / "more.npy", X[:20])
+    model.fit(X, Y)
+    for sure, told in ((0.9, 0), (0.4, 1)):
+        model.calibration_, run = {"calibrated": True, "accuracy": sure}, tmp_path / f"run{told}"
+        model.confidence_[~model.given_] = sure
+        model.save(run)
+        command = ["predict", str(run), str(tmp_path / "more.npy"), "--out", str(tmp_path / f"{told}.csv")]
+        assert main([*command, "--json"]) == 0
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        assert sum("expects only 40 of 100" in note for note in notes) == told
+    assert main(["predict", str(run), str(tmp_path / "more.npy"), "--out", str(tmp_path / "p.json")]) == 2
+    assert "is a CSV. Got p.json" in capsys.readouterr().err

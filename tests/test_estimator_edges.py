@@ -104,9 +104,10 @@ def test_a_graph_of_many_copies_of_a_few_samples_is_embedded():
         assert torch.allclose(U.T @ U, torch.eye(22), atol=1e-4)
 
 
-def test_constant_samples_are_not_blamed_on_the_rate():
-    with pytest.raises(FloatingPointError, match="all alike"):
-        few(method="cd-knet").fit(np.ones_like(X), Y)
+def test_samples_that_float32_cannot_tell_apart_are_not_blamed_on_the_rate():
+    same = 1e9 + np.linspace(0, 1e-3, len(X))[:, None] * np.ones(X.shape[1])
+    with pytest.warns(DoubtfulData), pytest.raises(FloatingPointError, match="all alike"):
+        few(method="cd-knet").fit(same, Y)
 
 
 def test_dac_needs_two_samples():
@@ -208,6 +209,17 @@ def test_masks_of_another_type_are_not_guessed_at():
             with pytest.raises(ValueError, match="nobody can tell whether they were divided"):
                 model.predict(other)
         model.predict(masks.astype(np.uint8))
+
+
+def test_numbers_of_new_classes_must_fit_beside_those_of_old_ones():
+    y = np.where(Y >= 0, Y + np.int64(2**63 - 1) - Y.max(), -1)
+    with pytest.raises(ValueError, match=r"numbers for 2 new classes below 2\*\*63\. Got class 92233"):
+        ClassDiscovery(n_new_classes=2).fit(X, y)
+
+
+def test_copies_of_one_sample_are_refused():
+    with pytest.raises(ValueError, match=r"samples that differ\. Got \d+ times the same one"):
+        ClassDiscovery(n_new_classes=2).fit(np.ones_like(X), Y)
 
 
 def test_placeholders_and_labels_that_say_unknown_are_told():

@@ -190,6 +190,8 @@ def test_a_checkpoint_keeps_one_job_and_no_other(tmp_path):
     FolderCheckpoint(tmp_path / "c", {"seed": 1, "lambda": 10.0})
     with pytest.raises(ValueError, match=r"same data and options.*seed was 1, is 2"):
         FolderCheckpoint(tmp_path / "c", {"seed": 2, "lambda": 10.0})
+    with pytest.raises(ValueError, match=r"Got other data\. Use the same"):  # no digest
+        FolderCheckpoint(tmp_path / "c", {"seed": 1, "lambda": 10.0, "data": "bd83"})
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "file").touch()
     with pytest.raises(ValueError, match="Got other files"):
@@ -217,7 +219,7 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(tmp_path, model):
     resumed = ClassDiscovery(**params, watchers=[rows.append]).fit(X, Y)
     np.testing.assert_array_equal(resumed.embedding_, model.embedding_)
     assert (rows[0]["stage"], rows[0]["epoch"]) == ("discover", 2), "epoch 1 was kept by Ctrl-C"
-    with pytest.raises(ValueError, match="data was"):
+    with pytest.raises(ValueError, match="Got other data"):
         ClassDiscovery(**params).fit(X + 1, Y)
     shutil.rmtree(tmp_path / "c")
 

@@ -107,7 +107,12 @@ def test_ties_go_to_the_options_as_given_and_steadiness_counts():
     # Folds are not equally hard: gaining the same on each is steady, being equally right on each is not.
     report = choose({"as given": [0.9, 0.7], "other": [0.91, 0.71], "unsteady": [0.81, 0.81]}, candidates)
     assert report["chosen"] == "other"
-    assert choose({"as given": [0.8], "other": [0.9]}, candidates)["options"] == {"heads": 0}
+    one = choose({"as given": [0.8], "other": [0.9]}, candidates)
+    assert one["options"] == {"heads": 0}
+    assert "far more, on the one fold that was tried" in one["why"]
+    assert "steadily" not in one["why"]
+    assert choose({"as given": [0.899], "other": [0.904]}, candidates)["options"] == {}, "a sample more"
+    assert choose({"as given": [0.9, 0.7], "other": [0.901, 0.701]}, candidates)["options"] == {}
 
 
 def test_what_was_dropped_on_the_way_is_not_chosen_and_the_options_as_given_never_are_dropped():

@@ -30,9 +30,9 @@ from cdknet.data.checks import DoubtfulData, doubts, odd_labels
 from cdknet.data.openworld import UNLABELED, HiddenTruth
 from cdknet.history import History, Watcher
 from cdknet.identity import learning_code
-from cdknet.inputs import Inputs, check_pixels, check_X
+from cdknet.inputs import Inputs, check_pixels, check_X, refuse_copies
 from cdknet.keeping import UNSAVED, restored, run_of
-from cdknet.labels import Labels, check_problem, encode_labels, new_names
+from cdknet.labels import Labels, among_old, check_problem, encode_labels, mixed, new_names
 from cdknet.model import device_of
 from cdknet.networks import embed
 from cdknet.options import (
@@ -116,7 +116,8 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
     class_confidence_ : for each new class, the mean confidence of its unlabelled samples
     overall_confidence_ : the share of unlabelled samples that are expected to be right
     tuning_ : dict, with tune: what was tried on hidden old classes, what was kept and why; else None
-    calibration_ : dict, how the confidence was checked on hidden old classes, or the reason why not
+    calibration_ : dict, how the confidence was checked on hidden old classes, or the reason why not;
+        among_old: the share of unlabelled samples that look like old ones, where many do
     """
 
     def __init__(
@@ -250,9 +251,12 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         _check_feature_names(self, X, reset=True)
         X = check_X(X)
         labels = encode_labels(y, len(X))
-        for told in (*doubts(X), *odd_labels(labels.old_classes[labels.targets[labels.targets >= 0]])):
-            warnings.warn(told, DoubtfulData, stacklevel=2)
         check_problem(labels, params["n_new_classes"])
+        refuse_copies(X)
+        mixture = 0.0 if params["novelty"] else among_old(X, labels.targets)
+        named = labels.old_classes[labels.targets[labels.targets >= 0]]
+        for told in (*doubts(X), *odd_labels(named), *mixed(mixture)):
+            warnings.warn(told, DoubtfulData, stacklevel=2)
         if params["views"] != "auto":
             check_views(params["views"], tuple(X.shape[1:]))
         problem = Problem.from_checked(X, labels.targets)
@@ -283,6 +287,8 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
                     calibration = calibrate(X, labels.targets, labels.old_classes, params, parts, **own)
             else:
                 calibration = not_calibrated("calibrate is off")
+            if mixed(mixture):
+                calibration.facts["among_old"] = round(mixture, 3)
         except KeyboardInterrupt:
             if checkpoint is not None:
                 checkpoint.flush()

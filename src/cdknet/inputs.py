@@ -121,6 +121,18 @@ def check_pixels(X: NDArray[Any], pixels: bool | None) -> None:
     )
 
 
+def refuse_copies(X: NDArray[Any]) -> None:
+    """Raise if all samples are one and the same."""
+    for start in range(0, len(X), CHUNK):
+        if not np.array_equal(
+            X[start : start + CHUNK], np.broadcast_to(X[:1], X[start : start + CHUNK].shape)
+        ):
+            return
+    raise ValueError(
+        f"X must hold samples that differ. Got {len(X)} times the same one. Was the right array read?"
+    )
+
+
 def _from_objects(array: NDArray[Any], names: Any = None) -> NDArray[Any]:
     """Objects that are plainly numbers, as numbers; anything else is refused, and its column named."""
     try:
@@ -167,7 +179,9 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     """Mean and standard deviation to standardise by: of each feature of a vector, of each channel else.
 
     Over at most 20,000 rows, evenly spaced. A feature that is constant, up to rounding of its own values or
-    of the largest feature's, gets deviation 1; columns of a table may have units that are far apart.
+    of the largest feature's, gets deviation 1; columns of a table may have units that are far apart. So does
+    a feature of 0 and 1 alone: the columns of a category together then weigh about as much as one number, and
+    a rare value not more than a frequent one.
     """
     rows = torch.arange(len(inputs)) if rows is None else rows
     if len(rows) > 20_000:
@@ -176,8 +190,10 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     channels = shape[0] if len(shape) in (1, 3) or (len(shape) == 2 and shape[0] == 2) else 1
     count, total, squares = 0, torch.zeros(channels).double(), torch.zeros(channels).double()
     shift: Tensor | None = None
+    flags = torch.full((channels,), len(shape) == 1)
     for part in rows.split(CHUNK):
         x = inputs.take(part).double().reshape(len(part), channels, -1)
+        flags &= ((x == 0) | (x == 1)).all(dim=2).all(dim=0)
         shift = x.mean(dim=(0, 2)) if shift is None else shift  # squares of small numbers only
         x = x - shift[:, None]
         count += x.shape[0] * x.shape[2]
@@ -187,5 +203,5 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     mean = total / count
     deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
     rounding = torch.maximum(2e-7 * (mean + shift).abs(), 1e-12 * deviation.max())
-    deviation[deviation <= rounding] = 1.0
+    deviation[(deviation <= rounding) | flags] = 1.0
     return (mean + shift).float(), deviation.float()

@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import DataConversionWarning
 
 from cdknet.data.openworld import UNLABELED
+from cdknet.inputs import Inputs, input_statistics
 from cdknet.spectral import nearest_neighbors
 
 MOST_COMPARED, NEIGHBORS = 4000, 10
+MOST = 2**63 - 1  # the largest number of a class
 MIXED = 0.3  # share of unlabelled samples among labelled ones from which on it is told
 
 
@@ -115,6 +117,11 @@ def check_problem(labels: Labels, n_new_classes: int) -> None:
             f"y must mark unlabelled samples with {UNLABELED} (in a table: a blank label; in a folder of "
             f"images: a sub-folder unlabelled). Got none among {n_labelled}: nothing to discover."
         )
+    if labels.old_classes.dtype.kind == "i" and labels.old_classes.max() > MOST - n_new_classes:
+        raise ValueError(
+            f"y must leave numbers for {n_new_classes} new classes below 2**63. Got class "
+            f"{labels.old_classes.max()}. Use smaller numbers, or names."
+        )
     if n_unlabelled < n_new_classes:
         raise ValueError(
             f"n_new_classes must be at most the number of unlabelled samples, {n_unlabelled}. "
@@ -131,26 +138,31 @@ def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
     """Share of the unlabelled rows of X, (n, d), that lie among labelled ones: as old samples would.
 
     Of their nearest neighbours at least half as many are labelled as of all samples. Of at most 4,000 rows.
+    Of samples that are no vectors 0: pixels lie among each other anyhow. And of a few: they may be of classes
+    with fewer samples than there are neighbours.
     """
-    rows = np.random.default_rng(0).permutation(len(X))[:MOST_COMPARED]
-    x, unlabelled = torch.from_numpy(np.asarray(X[rows], dtype=np.float64)), targets[rows] == UNLABELED
-    if len(rows) <= NEIGHBORS or not unlabelled.any():
+    if X.ndim != 2:
         return 0.0
-    deviation = x.std(dim=0, correction=0)
-    x = (x - x.mean(dim=0)) / torch.where(deviation > 0, deviation, 1.0)
+    rows = np.random.default_rng(0).permutation(len(X))[:MOST_COMPARED]
+    unlabelled = targets[rows] == UNLABELED
+    if unlabelled.sum() < 5 * NEIGHBORS:
+        return 0.0
+    inputs, looked_at = Inputs(X), torch.from_numpy(rows)
+    mean, deviation = input_statistics(inputs, looked_at)
+    x = (inputs.take(looked_at).double() - mean) / deviation
     _, near = nearest_neighbors(x, NEIGHBORS)
     labelled = ~unlabelled[near.numpy()[unlabelled]]
     return float((labelled.mean(axis=1) >= 0.5 * (~unlabelled).mean()).mean())
 
 
-def mixed(X: NDArray[Any], targets: NDArray[np.int64]) -> list[str]:
-    """A sentence where many unlabelled vectors lie among labelled ones, though all are taken for new."""
-    share = among_old(X, targets) if X.ndim == 2 else 0.0  # pixels lie among each other anyhow
+def mixed(share: float) -> list[str]:
+    """A sentence where a large share of the unlabelled is `among_old`, though all are taken for new."""
     if share < MIXED:
         return []
     return [
         f"{100 * share:.0f} of 100 unlabelled samples lie among labelled ones, and all are taken to be of "
-        "new classes. If some may be of old ones, try --method cd-knet --novelty; else expect little."
+        "new classes: those of old ones will be wrong, and no confidence sees that. Leave them out if you "
+        "can; novelty with method cd-knet sorts some out, but takes new ones for old, too."
     ]
 
 

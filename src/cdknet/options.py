@@ -398,6 +398,29 @@ def unread(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return out
 
 
+BESIDE = {  # parameters of ClassDiscovery that are no options of a stage, with their defaults
+    "random_state": ("unset", "The seed (`--seed`): None, a whole number or a RandomState"),
+    "device": ("auto", "Where to compute (`--device`): auto, cpu, cuda, cuda:1, mps"),
+    "encoder": ("unset", "A torch.nn.Module of your own in the network's place"),
+    "clusterer": (
+        "unset",
+        "A clusterer of scikit-learn, or a function of (features, k, seed), in `readout`'s place",
+    ),
+    "checkpoint_dir": (
+        "unset",
+        "A folder that makes a fit survive a kill: the same fit goes on from it (`--resume`)",
+    ),
+    "stage_cache": (
+        "unset",
+        "A folder in which fits of the same data and seed share the stages they have in common",
+    ),
+    "watchers": (
+        "()",
+        "Functions that get each row of the history as it comes; one that returns True ends the stage",
+    ),
+}
+
+
 def as_markdown() -> str:
     """docs/options.md: every option, from the declarations above."""
     lines = [
@@ -414,6 +437,14 @@ def as_markdown() -> str:
             choices = f" ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
             default = "unset" if f.default is None else str(f.default)
             lines.append(f"| `{f.name}` | {default} | {f.metadata['help']}{choices} |")
+    lines += [
+        "",
+        "## Beside the options, in Python",
+        "",
+        "| parameter | default | what it is |",
+        "|---|---|---|",
+    ]
+    lines += [f"| `{name}` | {default} | {what} |" for name, (default, what) in BESIDE.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -53,6 +53,7 @@ class Run:
     samples: NDArray[Any] | None = None  # (n, ...); a memory map where it was read from a folder
 
 
+DIGESTS = ("data", "own parts")  # of a job: told apart by digests, which say nothing to a reader
 LABEL_COLUMNS = ("id", "label", "given", "new", "confidence")
 SAMPLES = "samples.npy"
 LARGEST_SAMPLES = 4 * 2**30  # bytes of samples that are kept in a run without being asked
@@ -492,10 +493,14 @@ class FolderCheckpoint:
             kept = _read_json(path)
             changed = sorted(k for k in kept.keys() | job.keys() if kept.get(k) != job.get(k))
             if changed:
-                what = ", ".join(f"{k} was {kept.get(k)!r}, is {job.get(k)!r}" for k in changed)
+                what = ", ".join(
+                    f"other {k}" if k in DIGESTS else f"{k} was {kept.get(k)!r}, is {job.get(k)!r}"
+                    for k in changed
+                )
                 raise ValueError(
-                    f"{self.folder} must hold an unfinished run of the same data and options. Got another: "
-                    f"{what}. Use them again, or start afresh with --force or another folder."
+                    f"{self.folder} must hold an unfinished run of the same data and options. Got {what}. "
+                    "Use the same again, or start afresh: remove it (on the command line --force), or take "
+                    "another folder."
                 )
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise ValueError(

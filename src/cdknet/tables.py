@@ -147,6 +147,8 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         how.add_row("confidence", escape(confidence_sentence(facts["confidence"], n_new)))
     if facts["given_accuracy"] is not None:
         how.add_row("given labels", escape(given_sentence(facts["given_accuracy"])))
+    for at, note in enumerate(facts["notes"]):
+        how.add_row("noted" if at == 0 else "", escape(note))
     return [table, how]
 
 
@@ -173,7 +175,10 @@ def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) ->
     sentence = f"{many} of 100 unlabelled samples are expected to be right"
     if n_new and expected < CHANCE * 100 / n_new:
         sentence += f" (guessing among {n_new} classes: {100 / n_new:.0f})"
-    sentence += "; on hidden old classes this setting "
+    if "among_old" in calibration:
+        share = f"{100 * calibration['among_old']:.0f} of 100"
+        sentence += f" if all are of new classes, but {share} lie among labelled ones"
+    sentence += "; in its own rehearsals on hidden old classes this setting "
     if found > 0.999:
         return sentence + "made no mistake to learn from, so look at the least sure ones all the same"
     return sentence + f"found {f'{found:.2f}'.removeprefix('0')}"

@@ -52,6 +52,8 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 # Which options of the candidates a method reads beside `method`; CD-KNet+ reads all of them, rivals none.
 READ: dict[str, set[str]] = {"cd-knet": {"label_weight", "readout"}}
 GIVEN, ALONE = "as given", "images alone"
+SPREAD = 0.1  # deviation of gains over the folds, where there is only one
+LEAST_GAIN = 0.005  # score from which on options are changed
 ROOM = 10  # a time budget worth so many rehearsals leaves room to try other options
 Report = dict[str, Any]
 
@@ -178,10 +180,11 @@ def score(accuracies: Sequence[float], given: Sequence[float]) -> float:
     """How much more is found than with the options as given, and how steadily, over the folds of both.
 
     The mean of the differences less half their standard deviation. Differences, because folds are not
-    equally hard: what is as bad on an easy one as on a hard one is not steady.
+    equally hard: what is as bad on an easy one as on a hard one is not steady. One fold has no deviation to
+    show: `SPREAD` stands for it.
     """
     gains = np.subtract(accuracies, given[: len(accuracies)])
-    return float(np.mean(gains) - np.std(gains) / 2)
+    return float(np.mean(gains) - (np.std(gains) if len(gains) > 1 else SPREAD) / 2)
 
 
 def only_cuts(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -230,7 +233,8 @@ def untuned(reason: str) -> Report:
 def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[str, Any]]) -> Report:
     """Keep what recovers hidden classes best and most steadily (`score`), of what was tried on all folds.
 
-    Ties go to the options as given.
+    The options as given stand unless something scores better by at least `LEAST_GAIN`: a sample or two more
+    is no reason to change them.
     """
     folds = max(len(accuracies) for accuracies in found.values())
     tried: list[dict[str, Any]] = [
@@ -240,21 +244,26 @@ def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[st
             "accuracies": list(accuracies),
             "mean": float(np.mean(accuracies)),
             "gain": float(np.mean(np.subtract(accuracies, found[GIVEN][: len(accuracies)]))),
-            "score": score(accuracies, found[GIVEN]),
+            "score": score(accuracies, found[GIVEN]) if name != GIVEN else 0.0,
         }
         for name, accuracies in found.items()
     ]
     by_name = {line["candidate"]: line for line in tried}
-    last = [line for line in tried if len(line["accuracies"]) == folds]
-    best = max(last, key=lambda line: (round(line["score"], 6), line["candidate"] == GIVEN))
+    last = [line for line in tried if len(line["accuracies"]) == folds and line["score"] >= LEAST_GAIN]
+    best = max(last, key=lambda line: round(line["score"], 6), default=by_name[GIVEN])
     report: Report = {"tried": tried, "chosen": best["candidate"], "options": best["options"]}
     if best["candidate"] == GIVEN:
         report["why"] = "On hidden old classes nothing is steadily better than the options as given."
     else:
         report["why"] = (
             f"On hidden old classes {best['candidate']!r} finds {best['mean']:.3f}, the options as given "
-            f"{by_name[GIVEN]['mean']:.3f}: steadily more (mean gain less half a standard deviation: "
-            f"{best['score']:.3f})."
+            f"{by_name[GIVEN]['mean']:.3f}: "
+            + (
+                f"steadily more over {folds} folds"
+                if folds > 1
+                else "far more, on the one fold that was tried"
+            )
+            + f" (score {best['score']:.3f})."
         )
     if ALONE in by_name:
         both = len(found[ALONE])  # folds; there may be more of the options as given

@@ -192,6 +192,16 @@ def test_parquet_categories_truth_values_and_float_labels_are_understood(tmp_pat
     samples = data.open(path)
     np.testing.assert_array_equal(samples.X, [[1, 1, 0], [0, 0, 1], [1, 1, 0]])
     assert samples.y.tolist() == [1, -1, 0]
+    same = tmp_path / "a.csv"
+    same.write_text("flag,size,label\nTrue,S,1\nFalse,L,\nTRUE,S,0\n")
+    assert data.open(same).columns == samples.columns  # a run of one reads the other
+    np.testing.assert_array_equal(data.open(same).X, samples.X)
+    same.write_text("flag,size\nTrue,S\n,L\nfalse,S\n")
+    with pytest.raises(ValueError, match=r"column 'flag' holds numbers.*a blank cell in row 1"):
+        data.open(same)
+    assert data.open(same, fill=True).X[:, 0].tolist() == [1, 0.5, 0]
+    same.write_text("flag,size\nTrue,S\nmaybe,L\n")
+    assert data.open(same).columns[:2] == ("flag=True", "flag=maybe")  # it is a category after all
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
@@ -266,7 +276,7 @@ def test_gaps_are_filled_with_the_median_of_their_column_if_asked(tmp_path):
     pq.write_table(table, tmp_path / "t.parquet")
     sizes, good = (
         ["1.5", "NaN", "2.5", "3.5", "1.5", "2.5", "2.5", "2.5"],
-        ["1", "1", "", "", "0", "1", "1", "1"],
+        ["True", "True", "", "", "False", "True", "True", "True"],
     )
     lines = [",".join(row) for row in zip(ages, colours, good, sizes, strict=True)]
     (tmp_path / "t.csv").write_text("\n".join(["age,colour,good,size", *lines]))

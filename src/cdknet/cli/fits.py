@@ -36,6 +36,7 @@ from cdknet.cli.base import (
 from cdknet.options import seconds_of, unread
 
 AT_ONCE = 4096  # samples predicted between two moves of the bar
+POOR = 0.6  # a run that expects less of its unlabelled samples to be right says so when it predicts
 FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def discover(
     from cdknet.data.checks import DoubtfulData, doubts
     from cdknet.data.openworld import UNLABELED
     from cdknet.estimator import ClassDiscovery
-    from cdknet.labels import encode_labels, mixed
+    from cdknet.labels import among_old, encode_labels, mixed
     from cdknet.progress import Bars, CtrlC
 
     ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
@@ -139,7 +140,7 @@ def discover(
         _remove_unfinished(unfinished)
     targets = encode_labels(samples.y, len(samples)).targets
     told = [*doubts(samples.X, samples.columns), *_without_effect(options)]
-    told += [] if options["novelty"] else mixed(samples.X, targets)
+    told += [] if options["novelty"] else mixed(among_old(samples.X, targets))
     samples = replace(samples, notes=(*samples.notes, *told))
     for note in samples.notes:
         say(note, quiet=as_json)
@@ -281,12 +282,15 @@ def predict(
     from cdknet.estimator import ClassDiscovery
 
     check_new_file(out, force)
+    if out.suffix.lower() in (".json", ".parquet"):
+        raise ValueError(f"--out of predict is a CSV. Got {out.name}. Name it {out.stem}.csv, or see --json.")
     of_groups = out.with_name(f"{out.stem}.groups{out.suffix}")
     model = ClassDiscovery.load(run)
     samples = open_like(run, data, reading)
     if samples.columns is not None and hasattr(model, "feature_names_in_"):
         del model.feature_names_in_  # the columns are in their order
-    for note in samples.notes:
+    notes = [*samples.notes, *_doubts_about(model)]
+    for note in notes:
         say(note, quiet=as_json)
     if samples.groups is not None:
         check_new_file(of_groups, force)
@@ -306,7 +310,7 @@ def predict(
         written.append(of_groups)
         _write_labels(of_groups, groups.tolist(), np.exp(log_votes), model)
     if as_json:
-        facts = {"samples": len(samples), "counts": counts, "notes": list(samples.notes)}
+        facts = {"samples": len(samples), "counts": counts, "notes": notes}
         print_json({"out": [str(path) for path in written], **facts})
     else:
         names = " and ".join(map(str, written))
@@ -361,6 +365,16 @@ def _without_effect(options: dict[str, Any]) -> list[str]:
         of = f" ({', '.join(readers)}: yes)" if readers else ""
         notes.append(f"--{name.replace('_', '-')} changes nothing: {why}{of}.")
     return notes
+
+
+def _doubts_about(model: ClassDiscovery) -> list[str]:
+    """A sentence where a run does not think much of its own new classes."""
+    if not model.calibration_["calibrated"] or model.overall_confidence_ >= POOR:
+        return []
+    return [
+        f"The run itself expects only {100 * model.overall_confidence_:.0f} of 100 of its unlabelled samples "
+        "to be right (cdknet show): a high probability of a new class does not make it a class."
+    ]
 
 
 def _how_many(asked: int | None, truth: HiddenTruth | None) -> int:

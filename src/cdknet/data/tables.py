@@ -42,6 +42,7 @@ MOST_CATEGORIES = 64  # values of one text column; more look like names, not cat
 LONGEST_ROW = 4 * 2**20  # characters of one CSV row
 BLOCK_CHARACTERS = 2**20  # CSV text turned into numbers in one go
 GAPS = {"", "na", "n/a", "nan", "null", "none", "?"}  # how a cell says that its number is not known
+TRUTHS = {"true": "1", "false": "0"}
 MEND = (
     "Mend it, leave the row out, drop the column, or fill gaps with the column's median: fill=True, --fill."
 )
@@ -77,6 +78,7 @@ class Feature:
         self.name, self.is_text = name, is_text
         self.blocks: list[AnyArray] = []
         self.codes: dict[str, int] = {}
+        self.truths = False  # its numbers are written True and False
         self.lost = False  # its numbers differ by less than float32 tells
 
     def encode(self, path: Path, cells: Sequence[str]) -> None:
@@ -86,8 +88,9 @@ class Feature:
             self.refuse_decimal_commas(path)
             raise ValueError(
                 f"{path}: a text column must have at most {MOST_CATEGORIES} different values. "
-                f"Got more in column {self.name!r}. If it names the samples or their classes, say so with "
-                "id_column or label_column; else drop it."
+                f"Got more in column {self.name!r}. If it names the samples or their classes, say so "
+                "(id_column, --id-column; label_column, --label-column); else leave it out (drop, --drop). "
+                "Times and dates: write them as numbers."
             )
         self.blocks.append(coded)
 
@@ -137,9 +140,7 @@ def _read_csv(
     for block in _blocks(rows):
         _check_widths(path, block, names, n)
         if n == 0:
-            features = [
-                Feature(names[j], is_text=_is_text(block, j, bool(asked.fill))) for j in roles.features
-            ]
+            features = [_begun(names[j], block, j, bool(asked.fill)) for j in roles.features]
         if roles.label is not None:
             labels.extend(row[roles.label] for row in block)
         if roles.id is not None:
@@ -250,10 +251,17 @@ def _is_gap(cell: str) -> bool:
     return cell.strip().lower() in GAPS
 
 
-def _is_text(block: list[list[str]], column: int, fill: bool) -> bool:
-    """Whether a column is text: its first cell that is no gap says so. Gaps alone: text, unless filled."""
-    cells = (row[column] for row in block if not _is_gap(row[column]))
-    return not is_number(next(cells, "0" if fill else ""))
+def _begun(name: str, block: list[list[str]], column: int, fill: bool) -> Feature:
+    """The feature that a column begins: its first cell that is no gap says whether it is text.
+
+    True and False alone are 1 and 0, as in Parquet. Gaps alone: text, unless filled.
+    """
+    cells = (row[column].strip().lower() for row in block if not _is_gap(row[column]))
+    first = next(cells, "0" if fill else "")
+    truths = first in TRUTHS and all(cell in TRUTHS for cell in cells)
+    feature = Feature(name, is_text=not truths and not is_number(first))
+    feature.truths = truths
+    return feature
 
 
 def _is_known(cell: str, fill: bool) -> bool:
@@ -279,12 +287,18 @@ def _take(
     if numbers:
         whole = len(numbers) == len(block[0])
         cells = block if whole else [[row[j] for j in numbers] for row in block]
+        truths = [k for k, j in enumerate(numbers) if features[roles.features.index(j)].truths]
+        for row in cells if truths else ():
+            for k in truths:
+                row[k] = TRUTHS.get(row[k].strip().lower(), row[k])
         try:
             wide = _as_numbers(cells, fill)
         except ValueError:
-            i, j = next((i, j) for i, row in enumerate(block) for j in numbers if not _is_known(row[j], fill))
-            name = features[roles.features.index(j)].name
-            got = repr(block[i][j][:40]) if block[i][j].strip() else "a blank cell"
+            i, k = next(
+                (i, k) for i, row in enumerate(cells) for k, c in enumerate(row) if not _is_known(c, fill)
+            )
+            name = features[roles.features.index(numbers[k])].name
+            got = repr(cells[i][k][:40]) if cells[i][k].strip() else "a blank cell"
             raise ValueError(
                 f"{path}: column {name!r} holds numbers, so every row must have one. "
                 f"Got {got} in row {start + i}. {MEND}"

@@ -23,6 +23,7 @@ from cdknet.explorer.review import REJECTED, Review
 from cdknet.explorer.samples import Drawer, kind_of
 from cdknet.options import ALL_OPTIONS
 from cdknet.runs import csv_bytes, shown, used_options
+from cdknet.tables import confidence_sentence
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -125,7 +126,7 @@ class Session:
     def about(self) -> dict[str, Any]:
         """GET /api/run."""
         run, config = self.run, self.run.config
-        columns = config.get("columns")
+        columns, sure = config.get("columns"), config.get("confidence")
         return {
             "name": shown(run.folder.resolve().name),
             "kind": kind_of(run.sample_shape),
@@ -146,6 +147,8 @@ class Session:
             "option_help": option_help(used_options(config)),
             "formats": {format: _cannot_write(format) for format in FORMATS},
             "seed": config.get("seed"),
+            "confidence": confidence_sentence(sure, config["blueprint"]["n_new_classes"]) if sure else None,
+            "notes": [shown(note) for note in config.get("notes", [])],
             "source": Path(shown(config.get("source", "arrays"))).name,
             "versions": config.get("versions", {}),
             "history": run.history,

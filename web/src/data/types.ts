@@ -19,6 +19,8 @@ export interface RunInfo {
   formats?: Record<string, string | null>; // of exports: why one cannot be had
   cannot_refine?: string | null;
   seed: number | null;
+  confidence?: string | null; // how far to trust the run, in words
+  notes?: string[]; // what was odd about its data
   source: Json;
   versions: Record<string, string>;
   history: Record<string, Json>[];

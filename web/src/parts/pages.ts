@@ -37,6 +37,8 @@ export function runPage(store: Store): HTMLElement {
     ["seed", written(run.seed)],
   ];
   if (typeof run.seconds === "number") about.push(["seconds", figure(Number(run.seconds.toFixed(1)))]);
+  if (run.confidence) about.push(["confidence", run.confidence]);
+  for (const note of run.notes ?? []) about.push(["noted", note]);
   return h(
     "section",
     { class: "page", tabindex: "0", "aria-labelledby": "run-title" },
