@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import urllib.parse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,16 @@ def test_the_run_is_described(client):
     assert about["scores"]["acc"] == 1.0
     assert about["confusion"]["counts"] == [[60, 0], [0, 60]]
     assert about["source"] == "made-up.npz", "no folders of this machine"
+
+
+def test_how_far_to_trust_a_run_is_said(tmp_path):
+    run = make_run(tmp_path / "told")
+    config = json.loads((run / "config.json").read_text())
+    config["notes"] = ["column 'a' was left out"]
+    config["confidence"] = {"overall": 0.9, "calibration": {"calibrated": True, "accuracy": 0.85}}
+    about = Session(replace(open_run(run), config=config)).about()
+    assert about["confidence"].startswith("about 90 of 100 unlabelled samples")
+    assert about["notes"] == ["column 'a' was left out"]
 
 
 def test_arrays_come_as_bytes(client, run):

@@ -26,6 +26,13 @@ function options(run: RunInfo): HTMLElement {
   );
 }
 
+/** How far to trust the run, and what was odd about its data: sentences. */
+function trust(run: RunInfo): HTMLElement | false {
+  const said = [...(run.confidence ? [`${run.confidence}.`] : []), ...(run.notes ?? [])];
+  const sentence = (text: string): HTMLElement => h("p", null, text.charAt(0).toUpperCase() + text.slice(1));
+  return said.length > 0 && h("section", { class: "block" }, h("h3", { class: "block-title" }, "How far to trust it"), ...said.map(sentence));
+}
+
 export function runPage(store: Store): HTMLElement {
   const { run } = store;
   const about: [string, string][] = [
@@ -37,8 +44,6 @@ export function runPage(store: Store): HTMLElement {
     ["seed", written(run.seed)],
   ];
   if (typeof run.seconds === "number") about.push(["seconds", figure(Number(run.seconds.toFixed(1)))]);
-  if (run.confidence) about.push(["confidence", run.confidence]);
-  for (const note of run.notes ?? []) about.push(["noted", note]);
   return h(
     "section",
     { class: "page", tabindex: "0", "aria-labelledby": "run-title" },
@@ -46,6 +51,7 @@ export function runPage(store: Store): HTMLElement {
     h(
       "div",
       { class: "columns" },
+      trust(run),
       table("About", about),
       table("Versions", Object.entries(run.versions ?? {})),
       options(run),
