@@ -104,7 +104,7 @@ def scaled_by(x, generator, by=1.0):
 def test_a_checkpoint_is_not_taken_up_with_another_part(others, tmp_path):
     first, second = others
     ClassDiscovery(**FEW, **first, checkpoint_dir=tmp_path).fit(X, Y)
-    with pytest.raises(ValueError, match="own parts was"):
+    with pytest.raises(ValueError, match="Got another encoder, clusterer or views"):
         ClassDiscovery(**FEW, **second, checkpoint_dir=tmp_path).fit(X, Y)
     again = ClassDiscovery(**FEW, **first, checkpoint_dir=tmp_path).fit(X, Y)
     np.testing.assert_array_equal(

@@ -53,7 +53,10 @@ class Run:
     samples: NDArray[Any] | None = None  # (n, ...); a memory map where it was read from a folder
 
 
-DIGESTS = ("data", "own parts")  # of a job: told apart by digests, which say nothing to a reader
+DIGESTS = {
+    "data": "other data",
+    "own parts": "another encoder, clusterer or views",
+}  # digests tell a reader nothing
 LABEL_COLUMNS = ("id", "label", "given", "new", "confidence")
 SAMPLES = "samples.npy"
 LARGEST_SAMPLES = 4 * 2**30  # bytes of samples that are kept in a run without being asked
@@ -494,7 +497,7 @@ class FolderCheckpoint:
             changed = sorted(k for k in kept.keys() | job.keys() if kept.get(k) != job.get(k))
             if changed:
                 what = ", ".join(
-                    f"other {k}" if k in DIGESTS else f"{k} was {kept.get(k)!r}, is {job.get(k)!r}"
+                    DIGESTS[k] if k in DIGESTS else f"{k} was {kept.get(k)!r}, is {job.get(k)!r}"
                     for k in changed
                 )
                 raise ValueError(
