@@ -91,12 +91,12 @@ BUDGETS = {
     "quick": (
         "Stage 1 ends when held-out old samples no longer get better for 2 epochs, after 8 epochs at most "
         "(rf-50-sim, which is slower to learn: 25); stage 2 takes at most 20 rounds and ends when U stops "
-        "turning (DEC and DAC, whose rounds go over all new samples and not a few percent of them, 10); "
+        "turning (DEC and DAC, which go over all new samples and not a few percent of them, 10 passes); "
         "stage 3 takes 400 steps of 128 samples. Adam at .001 throughout, bfloat16 where the processor has "
         "it. The same for every method of the paper."
     ),
     "paper": (
-        "Table II's epochs in full (DEC and DAC, not in it: 10 rounds), no early stop, section VI.C's "
+        "Table II's epochs in full (DEC and DAC, not in it: 10 passes), no early stop, section VI.C's "
         "learning rates (rf-50-sim, wifi-csi-30 and digits, for which the paper names none: .001). As in "
         "quick, a tenth of the old samples is held out of stage 1, and bfloat16 where the processor has it."
     ),
