@@ -78,8 +78,8 @@ def plain_rivals_table(runs: Sequence[Mapping[str, Any]]) -> str:
         "Ten digits of MNIST, no labels (`benchmarks/rivals_plain.py`; fewer images and epochs than the "
         "papers): are the rivals above straw men? Scores of the images that were clustered. Autoencoder, "
         "network, rates and loss are those of the papers and of the code that their authors released. "
-        "DAC's run is as long as the first epoch of its released code, whose log has .956 there; a longer one "
-        "of ours fell back to .872 (`docs/rivals.md`).",
+        "DAC's run is as long as the first epoch of its released code, whose log has .956 there; a longer "
+        "one of ours fell back to .872 (`docs/rivals.md`).",
         ["method", "seeds", "images:", "ACC:", "NMI:", "ARI:", "its paper's ACC:"],
         out,
     )
