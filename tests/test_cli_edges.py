@@ -309,3 +309,13 @@ def test_a_run_that_thinks_little_of_itself_says_so_when_it_predicts(tmp_path, c
         assert sum("expects only 40 of 100" in note for note in notes) == told
     assert main(["predict", str(run), str(tmp_path / "more.npy"), "--out", str(tmp_path / "p.json")]) == 2
     assert "is a CSV. Got p.json" in capsys.readouterr().err
+
+
+def test_a_category_of_a_run_stays_one_where_a_file_has_true_and_false_only(tmp_path):
+    frame = pandas.DataFrame(X, columns=list("abcdef")).assign(flag="True", label=Y)
+    frame.loc[::3, "flag"], frame.loc[1::3, "flag"] = "False", "maybe"
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    run, out = str(tmp_path / "run"), str(tmp_path / "p.csv")
+    assert main(["discover", str(tmp_path / "t.csv"), "--out", run, "--new-classes", "2", *QUICK]) == 0
+    frame[frame["flag"] != "maybe"].to_csv(tmp_path / "more.csv", index=False)
+    assert main(["predict", run, str(tmp_path / "more.csv"), "--out", out]) == 0

@@ -124,9 +124,7 @@ def check_pixels(X: NDArray[Any], pixels: bool | None) -> None:
 def refuse_copies(X: NDArray[Any]) -> None:
     """Raise if all samples are one and the same."""
     for start in range(0, len(X), CHUNK):
-        if not np.array_equal(
-            X[start : start + CHUNK], np.broadcast_to(X[:1], X[start : start + CHUNK].shape)
-        ):
+        if (X[start : start + CHUNK] != X[:1]).any():
             return
     raise ValueError(
         f"X must hold samples that differ. Got {len(X)} times the same one. Was the right array read?"

@@ -53,10 +53,8 @@ class Run:
     samples: NDArray[Any] | None = None  # (n, ...); a memory map where it was read from a folder
 
 
-DIGESTS = {
-    "data": "other data",
-    "own parts": "another encoder, clusterer or views",
-}  # digests tell a reader nothing
+# Of a job, what is told apart by digests, which say nothing to a reader.
+DIGESTS = {"data": "other data", "own parts": "another encoder, clusterer or views"}
 LABEL_COLUMNS = ("id", "label", "given", "new", "confidence")
 SAMPLES = "samples.npy"
 LARGEST_SAMPLES = 4 * 2**30  # bytes of samples that are kept in a run without being asked

@@ -168,6 +168,7 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
         filled = config.get("fills") if reading.get("fill") is not False else None
         known = {f"{role}_if_there": config.get(f"{role}_column") for role in ("label", "id")}
         reading = {**reading, **known, "drop_if_there": config.get("dropped")}
+        reading["text_if_there"] = config.get("categories")
         reading["fill"] = filled or reading["fill"]
     if len(shape) == 2 and reading.get("slice_length") is None and Path(data).exists() and is_recording(data):
         reading = {**reading, "slice_length": shape[1]}

@@ -65,6 +65,7 @@ def open(
     drop_if_there: Sequence[str] | None = None,
     label_if_there: str | None = None,
     id_if_there: str | None = None,
+    text_if_there: Sequence[str] | None = None,
     fill: bool | Mapping[str, float] | None = None,
     image_size: int | None = None,
     shape: Sequence[int] | None = None,
@@ -85,6 +86,8 @@ def open(
         Tables: the same, of columns that need not be there.
     drop, drop_if_there
         Tables: columns that are left out; the first must be there.
+    text_if_there
+        Tables: columns that hold categories, also where all cells are True or False.
     fill
         Tables: what to put into gaps among numbers (blank, NA, NaN, null, ?): True for the median of the
         column, or a number for each column, such as the `fills` of samples that a model was made with.
@@ -120,6 +123,7 @@ def open(
         "drop_if_there": drop_if_there,
         "label_if_there": label_if_there,
         "id_if_there": id_if_there,
+        "text_if_there": text_if_there,
         "fill": fill,
         "image_size": image_size,
         "shape": shape,

@@ -57,6 +57,7 @@ class Asked(NamedTuple):
     drop_if_there: Sequence[str] = ()
     label_if_there: str | None = None
     id_if_there: str | None = None
+    text_if_there: Sequence[str] = ()  # categories, also where they are True and False alone
     fill: bool | Mapping[str, float] = False  # put medians into gaps among numbers: its own, or those given
 
 
@@ -140,7 +141,7 @@ def _read_csv(
     for block in _blocks(rows):
         _check_widths(path, block, names, n)
         if n == 0:
-            features = [_begun(names[j], block, j, bool(asked.fill)) for j in roles.features]
+            features = [_begun(names[j], block, j, asked) for j in roles.features]
         if roles.label is not None:
             labels.extend(row[roles.label] for row in block)
         if roles.id is not None:
@@ -251,14 +252,14 @@ def _is_gap(cell: str) -> bool:
     return cell.strip().lower() in GAPS
 
 
-def _begun(name: str, block: list[list[str]], column: int, fill: bool) -> Feature:
+def _begun(name: str, block: list[list[str]], column: int, asked: Asked) -> Feature:
     """The feature that a column begins: its first cell that is no gap says whether it is text.
 
     True and False alone are 1 and 0, as in Parquet. Gaps alone: text, unless filled.
     """
     cells = (row[column].strip().lower() for row in block if not _is_gap(row[column]))
-    first = next(cells, "0" if fill else "")
-    truths = first in TRUTHS and all(cell in TRUTHS for cell in cells)
+    first = next(cells, "0" if asked.fill else "")
+    truths = name not in asked.text_if_there and first in TRUTHS and all(cell in TRUTHS for cell in cells)
     feature = Feature(name, is_text=not truths and not is_number(first))
     feature.truths = truths
     return feature
