@@ -61,7 +61,7 @@ from cdknet.runs import (
 )
 from cdknet.stages.clusters import CUTTING, Clusterer, check_clusterer
 from cdknet.stages.loop import Checkpoint, Problem, Snapshot, derive_seed, once, seed_of
-from cdknet.tune import Report, untuned
+from cdknet.tune import Report, tunes, untuned
 from cdknet.tune import tune as search
 from cdknet.views import Views, check_views
 
@@ -116,8 +116,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
     class_confidence_ : for each new class, the mean confidence of its unlabelled samples
     overall_confidence_ : the share of unlabelled samples that are expected to be right
     tuning_ : dict, with tune: what was tried on hidden old classes, what was kept and why; else None
-    calibration_ : dict, how the confidence was checked on hidden old classes, or the reason why not;
-        among_old: the share of unlabelled samples that look like old ones, where many do
+    calibration_ : dict, how the confidence was checked, or why not; among_old: what share looks old, if much
     """
 
     def __init__(
@@ -266,12 +265,12 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         views = self.views if callable(self.views) else None
         parts = Parts(self.encoder, self.clusterer, views, device_of(self.device))
         checkpoint = self._checkpoint(X, labels, params, parts, seed)
-        seconds, tunes = seconds_of(params["time_budget"]), _tunes(params)
-        history = History(self.watchers, self._budget(params, seconds, tunes=tunes))
+        seconds, searching = seconds_of(params["time_budget"]), tunes(params)
+        history = History(self.watchers, self._budget(params, seconds, tunes=searching))
         run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
         tuning: Report | None = None
         try:
-            if tunes:
+            if searching:
                 check_growth(problem, params, parts)  # before the search, not after
                 if isinstance(checkpoint, FolderCheckpoint):
                     checkpoint.begin()
@@ -283,7 +282,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
             if params["calibrate"]:
                 with history.timed("calibrate"):
                     # Not on the folds that chose the options: they find just those classes too well.
-                    own = run | {"seed": derive_seed(seed, "calibrate")} if tunes else run
+                    own = run | {"seed": derive_seed(seed, "calibrate")} if searching else run
                     calibration = calibrate(X, labels.targets, labels.old_classes, params, parts, **own)
             else:
                 calibration = not_calibrated("calibrate is off")
@@ -455,7 +454,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         job |= {"own parts": parts.identity(), "seed": seed, "cdknet": cdknet.__version__}
         job["data"] = fingerprint(X, labels.targets)
         kept = None if self.checkpoint_dir is None else FolderCheckpoint(self.checkpoint_dir, job)
-        if self.stage_cache is None or self.time_budget is not None or _tunes(params):
+        if self.stage_cache is None or self.time_budget is not None or tunes(params):
             return kept  # stages cut short, or with options not known yet, are not shared
         job["precision"] = arithmetic(job["precision"], job["method"], parts)
         return StageCache(self.stage_cache, self._stage_keys(job, parts.device.type), kept)
@@ -599,8 +598,3 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         tags.input_tags.three_d_array = True
         tags.transformer_tags.preserves_dtype = []  # networks work in float32
         return tags
-
-
-def _tunes(params: dict[str, Any]) -> bool:
-    """Whether a fit first looks for options: when asked to, or within a time budget."""
-    return params["tune"] == "old-classes" or (params["tune"] == "auto" and params["time_budget"] is not None)

@@ -224,6 +224,11 @@ def distinct(
     return kept
 
 
+def tunes(params: Mapping[str, Any]) -> bool:
+    """Whether a fit first looks for options: when asked to, or within a time budget."""
+    return params["tune"] == "old-classes" or (params["tune"] == "auto" and params["time_budget"] is not None)
+
+
 def untuned(reason: str) -> Report:
     """The report where nothing could be tried: the options stay as given."""
     why = f"The options stay as given: {reason}."

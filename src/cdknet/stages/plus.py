@@ -170,7 +170,7 @@ class Targets(Objective):
         terms = {}
         if mu > 0 and len(z):
             by_hsic = options.view_term == "hsic"
-            terms["views"] = Term(agreement(z, gamma) if by_hsic else -contrastive_loss(z), mu)
+            terms["views"] = Term(view_agreement(z, gamma) if by_hsic else -contrastive_loss(z), mu)
         if grouping and self.n_heads > 0:  # these see to the labels, too
             losses = head_losses(self.heads, z, z_old, targets, lam, options.head_targets)
             terms["heads"] = Term(-losses.mean())
@@ -247,7 +247,7 @@ def as_vectors(network: Network, problem: Problem) -> Tensor | None:
     return torch.cat(parts).clone()
 
 
-def agreement(z: Tensor, gamma: float) -> Tensor:
+def view_agreement(z: Tensor, gamma: float) -> Tensor:
     """HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z)): rows are first views, then second views."""
     K = gaussian_kernel(z, SIGMA)
     crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one
