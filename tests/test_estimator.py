@@ -533,6 +533,7 @@ def test_a_loaded_model_knows_the_names_of_the_columns(tmp_path):
         again.predict(table[list("fedcba")])
 
 
+@pytest.mark.filterwarnings("ignore:Fewer than 5 unlabelled")
 def test_one_unlabelled_sample_is_a_class():
     one = np.append(np.flatnonzero(Y >= 0), np.flatnonzero(Y < 0)[0])
     options = {**QUICK, "method": "cd-knet+", "n_new_classes": 1, "view_steps": 2, "head_steps": 2}

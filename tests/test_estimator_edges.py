@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from cdknet import ClassDiscovery
 from cdknet.data.checks import DoubtfulData, doubts
 from cdknet.history import History
-from cdknet.labels import encode_labels
+from cdknet.labels import encode_labels, scarce
 from cdknet.spectral import neighbor_embedding
 from cdknet.tables import given_sentence
 
@@ -110,6 +110,7 @@ def test_samples_that_float32_cannot_tell_apart_are_not_blamed_on_the_rate():
         few(method="cd-knet").fit(same, Y)
 
 
+@pytest.mark.filterwarnings("ignore:Fewer than 5 unlabelled")
 def test_dac_needs_two_samples():
     only = np.r_[np.flatnonzero(Y >= 0), np.flatnonzero(Y < 0)[:1]]
     with pytest.raises(ValueError, match="there must be 2 unlabelled samples"):
@@ -235,9 +236,26 @@ def test_placeholders_and_labels_that_say_unknown_are_told():
     assert doubts(numbered, [*"abcdef", "row"]) == [
         "Column 'row' numbers the samples one by one. If it is no measurement, leave it out (--drop)."
     ]
+    ids = np.random.default_rng(0).choice(10**6, len(X), replace=False)
+    for name, is_told in {
+        "customer_id": True,
+        "orderId": True,
+        "ID": True,
+        "acid": False,
+        "size": False,
+    }.items():
+        told = doubts(np.column_stack([X, ids]), [*"abcdef", name])
+        assert any(f"Column '{name}' looks like the name of a sample" in one for one in told) == is_told
     names = np.where(Y < 0, "", np.where(Y == 0, "None", "a"))
     with pytest.warns(DoubtfulData, match="label 'None'"):
         few().fit(X, names)
+
+
+def test_too_few_samples_for_so_many_classes_are_told():
+    unlabelled = int((Y == -1).sum())
+    assert scarce(Y, unlabelled // 5) == []
+    with pytest.warns(DoubtfulData, match=rf"Fewer than 5 .* \({unlabelled} for"):
+        few(n_new_classes=unlabelled // 4).fit(X, Y)
 
 
 def test_a_model_says_how_well_it_knows_what_it_was_told(tmp_path):

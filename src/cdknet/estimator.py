@@ -32,7 +32,7 @@ from cdknet.history import History, Watcher
 from cdknet.identity import learning_code
 from cdknet.inputs import Inputs, check_pixels, check_X, refuse_copies
 from cdknet.keeping import UNSAVED, restored, run_of
-from cdknet.labels import Labels, among_old, check_problem, encode_labels, mixed, new_names
+from cdknet.labels import Labels, among_old, check_problem, encode_labels, mixed, new_names, scarce
 from cdknet.model import device_of
 from cdknet.networks import embed
 from cdknet.options import (
@@ -254,8 +254,9 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         refuse_copies(X)
         mixture = 0.0 if params["novelty"] else among_old(X, labels.targets)
         named = labels.old_classes[labels.targets[labels.targets >= 0]]
-        for told in (*doubts(X), *odd_labels(named), *mixed(mixture)):
-            warnings.warn(told, DoubtfulData, stacklevel=2)
+        told = [*doubts(X, getattr(self, "feature_names_in_", None)), *odd_labels(named), *mixed(mixture)]
+        for sentence in told + scarce(labels.targets, params["n_new_classes"]):
+            warnings.warn(sentence, DoubtfulData, stacklevel=2)
         if params["views"] != "auto":
             check_views(params["views"], tuple(X.shape[1:]))
         problem = Problem.from_checked(X, labels.targets)

@@ -16,6 +16,7 @@ from cdknet.spectral import nearest_neighbors
 
 MOST_COMPARED, NEIGHBORS = 4000, 10
 MOST = 2**63 - 1  # the largest number of a class
+FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
 MIXED = 0.3  # share of unlabelled samples among labelled ones from which on it is told
 
 
@@ -163,6 +164,17 @@ def mixed(share: float) -> list[str]:
         f"{100 * share:.0f} of 100 unlabelled samples lie among labelled ones, and all are taken to be of "
         "new classes: those of old ones will be wrong, and no confidence sees that. Leave them out if you "
         "can; novelty with method cd-knet sorts some out, but takes new ones for old, too."
+    ]
+
+
+def scarce(targets: NDArray[np.int64], n_new_classes: int) -> list[str]:
+    """A sentence where there are fewer than `FEW` unlabelled samples for each new class asked for."""
+    n = int((targets == UNLABELED).sum())
+    if not n_new_classes <= n < FEW * n_new_classes:
+        return []
+    return [
+        f"Fewer than {FEW} unlabelled samples a new class ({n} for {n_new_classes}): expect little of it. "
+        "Ask for fewer classes, or add samples."
     ]
 
 

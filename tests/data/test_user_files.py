@@ -207,6 +207,8 @@ def test_values_that_are_not_finite_are_counted_and_located(bad, tmp_path):
         refused(tmp_path / name, r"Got 2 that are NaN or infinite, the first at row 3, place \(1,\)")
     for name in ("a.csv", "a.parquet"):
         refused(tmp_path / name, "Got 2 that are NaN or infinite, the first at row 3, column 'p1'")
+        mend = "median: fill=True, --fill" if np.isnan(bad) else "--fill leaves it"  # infinity is no gap
+        refused(tmp_path / name, mend)
 
 
 def test_values_that_are_not_finite_are_located_beyond_the_first_block(tmp_path, monkeypatch):

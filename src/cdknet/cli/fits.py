@@ -37,7 +37,6 @@ from cdknet.options import seconds_of, unread
 
 AT_ONCE = 4096  # samples predicted between two moves of the bar
 POOR = 0.6  # a run that expects less of its unlabelled samples to be right says so when it predicts
-FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
 
 if TYPE_CHECKING:
     from cdknet.data import HiddenTruth, Samples
@@ -130,9 +129,8 @@ def discover(
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
     from cdknet.data.checks import DoubtfulData, doubts
-    from cdknet.data.openworld import UNLABELED
     from cdknet.estimator import ClassDiscovery
-    from cdknet.labels import among_old, encode_labels, mixed
+    from cdknet.labels import among_old, encode_labels, mixed, scarce
     from cdknet.progress import Bars, CtrlC
 
     ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
@@ -141,12 +139,10 @@ def discover(
     targets = encode_labels(samples.y, len(samples)).targets
     told = [*doubts(samples.X, samples.columns), *_without_effect(options)]
     told += [] if options["novelty"] else mixed(among_old(samples.X, targets))
+    told += scarce(targets, new_classes)
     samples = replace(samples, notes=(*samples.notes, *told))
     for note in samples.notes:
         say(note, quiet=as_json)
-    unlabelled = int((targets == UNLABELED).sum())
-    if new_classes <= unlabelled < FEW * new_classes:
-        say(f"Fewer than {FEW} unlabelled samples a new class: expect little of it.", quiet=as_json)
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
         model = ClassDiscovery(
             **options,

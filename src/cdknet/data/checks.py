@@ -22,6 +22,7 @@ from .openworld import UNLABELED
 MAX_EXPANSION = 200  # bytes in memory that one byte of a file may stand for; real data stay below 50
 FREE_BYTES = 16 * 2**20  # memory that any file may ask for, however small it is
 DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")  # 1,5 for 1.5
+ID_NAME = re.compile(r"(?:^|[^A-Za-z])(?i:id|uid|key|number|nr|no)$|[a-z]I[dD]$")  # not: acid
 LONGEST_NAME = 512  # characters of an id, a label or a category
 FAR = 100  # times the range of 98 of 100 values: no measurement lies so far out
 BLOCK_BYTES = 2**24  # how much is looked at in one go where a whole array must be checked
@@ -139,7 +140,7 @@ class DoubtfulData(UserWarning):
 
 def doubts(X: AnyArray, columns: Sequence[str] | None = None) -> list[str]:
     """A sentence for what is odd about vectors X, (n, d): lost in float32, placeholders, numbers of rows."""
-    if X.ndim != 2 or X.dtype.kind != "f":
+    if X.ndim != 2 or X.dtype.kind not in "fi":
         return []
     named = [repr(name) for name in columns] if columns is not None else range(X.shape[1])
     told = []
@@ -158,6 +159,11 @@ def doubts(X: AnyArray, columns: Sequence[str] | None = None) -> list[str]:
         f"Column {named[at]} numbers the samples one by one. If it is no measurement, leave it out (--drop)."
         for at in numberings(X)
     ]
+    told += [
+        f"Column {name!r} looks like the name of a sample: hardly two have the same. If it is no "
+        "measurement, leave it out (--drop)."
+        for name in identifiers(X, columns if columns is not None else ())
+    ]
     return told
 
 
@@ -169,6 +175,19 @@ def numberings(X: AnyArray) -> list[int]:
     whole = np.arange(len(X))
     candidates = np.flatnonzero((high - low == len(X) - 1) & (low == np.floor(low))).tolist()
     return [at for at in candidates if np.array_equal(np.sort(X[:, at]), low[at] + whole)]
+
+
+def identifiers(X: AnyArray, columns: Sequence[str]) -> list[str]:
+    """The columns of X, (n, d), called an id of some sort whose values are whole and nearly all different."""
+    if len(X) < 16:
+        return []
+    numbered = set(numberings(X))  # told already
+    places = (at for at, name in enumerate(columns) if ID_NAME.search(name) and at not in numbered)
+    return [
+        columns[at]
+        for at in places
+        if (X[:, at] == np.floor(X[:, at])).all() and len(np.unique(X[:, at])) > 0.9 * len(X)
+    ]
 
 
 def far_out(X: AnyArray) -> NDArray[np.intp]:

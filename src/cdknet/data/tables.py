@@ -46,6 +46,7 @@ TRUTHS = {"true": "1", "false": "0"}
 MEND = (
     "Mend it, leave the row out, drop the column, or fill gaps with the column's median: fill=True, --fill."
 )
+MEND_INFINITE = "Mend it, leave the row out or drop the column. It is no gap: --fill leaves it."
 
 
 class Asked(NamedTuple):
@@ -374,7 +375,8 @@ def assemble(
             f"{path}: features must have names of their own. Got two called {twice!r}, a column and a value "
             "of another one. Rename it."
         )
-    finite(path, X, where=lambda at: f"row {at[0]}, column {heads[at[1]]!r}", mend=MEND)
+    mend = MEND if np.isnan(X).any() else MEND_INFINITE
+    finite(path, X, where=lambda at: f"row {at[0]}, column {heads[at[1]]!r}", mend=mend)
     y = None
     if roles.label is not None:
         y = labels_from_text(path, labels, size)
