@@ -27,6 +27,7 @@ CLOSE = (0.0, 0.5, 1.0)  # the same for ways that keep closer to the neighbours
 FAR_LESS = 2 / 3  # of a tear
 GAP = 0.01  # share of edges between two clusters below which there is a gap between them
 TORN = 0.04  # share of edges between two clusters above which one class may have been cut in two
+SMALL = 10**7  # products of a round of k-means up to which a second thread is not worth its while
 LEAST_SHARE = 0.1  # of the mean class: a smaller cluster is a few strays, which hang on next to nothing
 
 
@@ -251,10 +252,13 @@ def _extended(z: Tensor, rows: Tensor, found: Tensor, n_clusters: int, neighbors
 
 def _kmeans(points: NDArray[Any], n_clusters: int, restarts: int, seed: int) -> NDArray[Any]:
     from sklearn.cluster import KMeans
-    from threadpoolctl import threadpool_limits
+    from threadpoolctl import ThreadpoolController
 
-    # Threads add their partial sums in the order they finish. Two sums commute; three do not.
-    with threadpool_limits(limits=2, user_api="openmp"):
+    # Threads add their partial sums in the order they finish. Two sums commute; three do not. One for a small
+    # job, and never more than the process has: a thread that waits for a busy core wastes what it waits for.
+    threads = ThreadpoolController().select(user_api="openmp")
+    most = min(2 if points.size * n_clusters > SMALL else 1, *(lib["num_threads"] for lib in threads.info()))
+    with threads.limit(limits=most):
         model = KMeans(n_clusters, n_init=restarts, random_state=seed % 2**32)
         labels: NDArray[Any] = model.fit_predict(points)
     return labels
