@@ -2,6 +2,7 @@
 
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -144,6 +145,15 @@ def test_a_budget_that_is_far_too_small_still_gives_labels():
     assert set(model.labels_[Y < 0]) <= {4, 5}
     assert not model.calibration_["calibrated"]
     assert "time budget" in model.calibration_["reason"]
+
+
+def test_without_time_for_stage_3_the_labels_are_those_of_stage_2():
+    many = {"view_steps": 60, "head_steps": 60, "expand_steps": 10**6, "calibrate": False, "tune": "off"}
+    model = ClassDiscovery(**{**ENDLESS, **many}, time_budget="0.05s").fit(X, Y)
+    np.testing.assert_array_equal(model.labels_[Y < 0] - 4, model.pseudo_labels_)
+    rows = [row for row in model.history_ if row["stage"] == "expand"]
+    assert len(rows) == 1
+    assert rows[0]["agreement"] > 0.25, "it learns in the epoch that it has: by chance .17, no rate at all"
 
 
 def test_stages_cut_short_are_not_shared(tmp_path):

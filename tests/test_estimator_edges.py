@@ -218,6 +218,29 @@ def test_numbers_of_new_classes_must_fit_beside_those_of_old_ones():
         ClassDiscovery(n_new_classes=2).fit(X, y)
 
 
+@pytest.mark.parametrize("largest", [2**70, 1e19])
+def test_class_numbers_beyond_any_whole_number_are_refused(largest):
+    with pytest.raises(ValueError, match=r"classes below 2\*\*63\. Got 1"):
+        ClassDiscovery(n_new_classes=2).fit(X, [largest, *Y[1:].tolist()])
+
+
+def test_a_fit_that_fails_leaves_the_model_as_it_was():
+    model = few().fit(X, Y)
+    model.set_params(label_weight=1.0)
+    with pytest.raises(ValueError, match="one label a sample"):
+        model.fit(X, Y[1:])
+    assert model.used_params()["label_weight"] == FEW.get("label_weight", ClassDiscovery().label_weight)
+
+
+def test_another_default_type_of_torch_is_refused_in_a_sentence():
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(ValueError, match=r"default type must be float32.*Got torch\.float64"):
+            few().fit(X, Y)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_copies_of_one_sample_are_refused():
     with pytest.raises(ValueError, match=r"samples that differ\. Got \d+ times the same one"):
         ClassDiscovery(n_new_classes=2).fit(np.ones_like(X), Y)

@@ -34,6 +34,33 @@ def bent_by(function):
     return Bent()
 
 
+def bent_in_a_method(function):
+    """The same, by a method that `forward` calls."""
+
+    class Bent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = encoder(0)[0]
+
+        def bend(self, x):
+            return function(x)
+
+        def forward(self, x):
+            return self.bend(self.layer(x))
+
+    return Bent()
+
+
+def called(by):
+    """A class whose objects hold nothing, and differ in what they do when called."""
+
+    class Called:
+        def __call__(self, x, generator):
+            return by * x
+
+    return Called
+
+
 def first_half(z, n_clusters, seed):
     return np.arange(len(z)) * n_clusters // len(z)
 
@@ -83,6 +110,12 @@ def scaled_by(x, generator, by=1.0):
         ({"views": partial(scaled_by, by=1.1)}, {"views": partial(scaled_by, by=1.2)}),
         ({"views": Scaled(1.1)}, {"views": Scaled(1.2)}),
         ({"views": Scaled(1.1).__call__}, {"views": Scaled(1.2).__call__}),
+        ({"views": called(1.1)()}, {"views": called(1.2)()}),
+        (
+            {"views": eval("lambda x, g: BY * x", {"BY": 1.1})},
+            {"views": eval("lambda x, g: BY * x", {"BY": 1.2})},
+        ),
+        ({"encoder": bent_in_a_method(torch.relu)}, {"encoder": bent_in_a_method(torch.tanh)}),
     ],
     ids=[
         "weights",
@@ -99,6 +132,9 @@ def scaled_by(x, generator, by=1.0):
         "partials",
         "objects",
         "methods",
+        "calls",
+        "globals",
+        "methods of encoders",
     ],
 )
 def test_a_checkpoint_is_not_taken_up_with_another_part(others, tmp_path):
@@ -130,6 +166,41 @@ def test_a_clusterer_is_told_the_seed(method):
 
     ClassDiscovery(**{**FEW, "random_state": 123}, method=method, clusterer=ask).fit(X, Y)
     assert told == [123]
+
+
+def test_a_clusterer_may_work_in_place():
+    def cut(z, n_clusters, seed):
+        labels = (z[:, 0] > np.median(z[:, 0])).astype(int)
+        z -= 100
+        return labels
+
+    options = {**FEW, "method": "sscd", "expansion": "none", "normalize_features": False}
+    model = ClassDiscovery(**options, clusterer=cut).fit(X, Y)
+    z = model.transform(X[Y < 0])
+    means = [z[model.pseudo_labels_ == c].mean(axis=0) for c in (0, 1)]
+    np.testing.assert_allclose(model.model_.readout.points[-2:], means, atol=1e-5)
+
+
+def test_nothing_is_of_a_class_that_a_clusterer_left_empty():
+    options = {**FEW, "method": "sscd", "expansion": "none", "n_new_classes": 3}
+    model = ClassDiscovery(**options, clusterer=lambda z, k, seed: by_turns(z, 2, seed)).fit(X, Y)
+    assert set(model.pseudo_labels_) == {0, 1}
+    assert 5 not in model.predict(X)
+    assert model.predict_proba(X)[:, -1].max() == 0
+
+
+def test_an_encoder_sees_whole_batches():
+    sizes = set()
+
+    class Counting(nn.Module):
+        def forward(self, x):
+            if self.training:
+                sizes.add(len(x))
+            return x
+
+    X, Y, _ = blob_problem(n=500)
+    ClassDiscovery(**FEW, method="sscd", encoder=Counting(), batch_size=256).fit(X, Y)
+    assert max(sizes) > 128
 
 
 def test_an_encoder_with_nothing_on_top(tmp_path):

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from cdknet.views import VIEWS, check_views, choose_views, grey_views, radio_views
+from cdknet.options import DiscoverOptions
+from cdknet.views import VIEWS, check_views, choose_views, grey_views, radio_views, view_function
 
 SHAPES = {"grey": (12, 12), "colour": (3, 12, 12), "radio": (2, 64), "vectors": (9,)}
 
@@ -52,6 +53,32 @@ def test_what_comes_into_a_picture_from_outside_is_background():
     view = grey_views(white_on_black, torch.Generator().manual_seed(0))
     assert view[:, 0].abs().max() < 0.5
     assert view.min() >= -1e-6
+
+
+@pytest.mark.parametrize("kind", ["grey", "colour"])
+def test_one_dark_picture_does_not_change_the_views_of_others(kind):
+    x = batch(kind)
+    dark = x.clone()
+    dark[0, ..., 0, 0] = -1000
+    torch.testing.assert_close(seen(kind, dark, 1)[1:], seen(kind, x, 1)[1:])
+
+
+def test_grey_views_do_not_depend_on_the_unit_of_a_picture():
+    x = batch("grey")
+    torch.testing.assert_close(seen("grey", 1e-9 * x, 1), 1e-9 * seen("grey", x, 1), rtol=1e-3, atol=1e-13)
+
+
+def test_views_of_a_user_may_work_in_place_and_must_keep_the_shape():
+    x = batch("vectors")
+    kept = x.clone()
+    view = view_function(DiscoverOptions(), lambda x, generator: x.add_(1), (9,))
+    assert torch.equal(view(x, torch.Generator()), kept + 1)
+    assert torch.equal(x, kept)
+    doubled = view_function(DiscoverOptions(), lambda x, generator: x.double(), (9,))
+    assert doubled(x, torch.Generator()).dtype == torch.float32
+    for bad, got in ((lambda x, g: x[:3], r"shape \(3, 9\)"), (lambda x, g: x.numpy(), "ndarray")):
+        with pytest.raises(ValueError, match=rf"views must return a tensor .* \(20, 9\)\. Got {got}"):
+            view_function(DiscoverOptions(), bad, (9,))(x, torch.Generator())
 
 
 def test_a_turn_in_phase_keeps_the_power():

@@ -24,7 +24,6 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted
 from torch import nn
 
 import cdknet
-from cdknet.budget import Budget
 from cdknet.confidence import Calibration, calibrate, not_calibrated, raw_confidence
 from cdknet.data.checks import DoubtfulData, doubts, odd_labels
 from cdknet.data.openworld import UNLABELED, HiddenTruth
@@ -46,7 +45,7 @@ from cdknet.options import (
     seconds_of,
 )
 from cdknet.pipeline import Fitted, Parts, arithmetic, check_growth, run_stages
-from cdknet.rehearsal import NoRehearsal, stages_of
+from cdknet.rehearsal import NoRehearsal, budget_of
 from cdknet.runs import (
     FolderCheckpoint,
     Run,
@@ -245,7 +244,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         memory map or a tensor. Neither X nor y is changed.
         """
         params = self.checked_params()
-        self._fit_params = dict(params)  # what `save` says of the fit, whatever is set afterwards
+        given = dict(params)  # what `save` says of the fit, whatever is set afterwards
         self._refuse_truth(X, y)
         _check_feature_names(self, X, reset=True)
         X = check_X(X)
@@ -267,7 +266,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         parts = Parts(self.encoder, self.clusterer, views, device_of(self.device))
         checkpoint = self._checkpoint(X, labels, params, parts, seed)
         seconds, searching = seconds_of(params["time_budget"]), tunes(params)
-        history = History(self.watchers, self._budget(params, seconds, tunes=searching))
+        history = History(self.watchers, budget_of(params, seconds, tunes=searching))
         run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
         tuning: Report | None = None
         try:
@@ -278,7 +277,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
                 tuning = self._tuned(X, labels, params, parts, seed, history, checkpoint)
                 params |= tuning["options"]
                 if history.budget is not None:  # what is left, for the stages that there now are
-                    history.budget = self._budget(params, max(history.budget.rest, 0), tunes=False)
+                    history.budget = budget_of(params, max(history.budget.rest, 0), tunes=False)
             fitted = run_stages(problem, params, parts, **run)
             if params["calibrate"]:
                 with history.timed("calibrate"):
@@ -293,7 +292,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
             if checkpoint is not None:
                 checkpoint.flush()
             raise
-        self.tuning_ = tuning
+        self.tuning_, self._fit_params = tuning, given
         self._keep(X, labels, fitted, calibration, history, seed)
         return self
 
@@ -373,7 +372,7 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         self.embedding_ = features.numpy()
         # Unlabelled samples are of new classes: only those compete for them. Unless they were taken for old.
         found = logits[:, n_old:].argmax(dim=1).numpy()
-        if fitted.model.readout is not None:  # without stage 3, what stage 2 found stands
+        if fitted.model.readout is not None or fitted.cut:  # without all of stage 3, stage 2 stands
             found[novel] = fitted.discovery.pseudo_labels.numpy()
         numbers = np.where(novel, n_old + found, logits[:, :n_old].argmax(dim=1).numpy())
         numbers = np.where(unlabelled, numbers, labels.targets)
@@ -392,13 +391,6 @@ class ClassDiscovery(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transform
         sure_of_old = torch.softmax(logits[:, :n_old], dim=1).amax(dim=1).numpy()
         self.confidence_[taken] = sure_of_old[taken]
         self.calibration_ = calibration.facts
-
-    @staticmethod
-    def _budget(params: dict[str, Any], seconds: float | None, *, tunes: bool) -> Budget | None:
-        if seconds is None:
-            return None
-        stages = ["tune"] * tunes + [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
-        return Budget(seconds, stages + ["calibrate"] * params["calibrate"])
 
     def checked_params(self) -> dict[str, Any]:
         """Every parameter by name, if all of them hold what they must."""

@@ -17,8 +17,9 @@ from cdknet.runs import fingerprint
 
 LEARNING = (
     *("stages/*.py", "rivals/*.py", "hsic.py", "inputs.py", "layers.py", "networks.py"),
-    *("pipeline.py", "readout.py", "spectral.py", "views.py"),
+    *("options.py", "pipeline.py", "readout.py", "spectral.py", "views.py"),
 )
+LIBRARIES = ("builtins", "abc", "typing", "torch", "sklearn", "numpy", "scipy", "cdknet")
 DEEPEST = 8  # how far into a part is looked, so that one that holds itself has an end
 PLAIN = bool | int | float | complex | str | bytes | np.generic
 
@@ -30,7 +31,8 @@ def identity_of(part: Any) -> list[Any] | None:
     if isinstance(part, nn.Module):
         weights = [weight.detach().cpu().float().numpy() for weight in part.state_dict().values()]
         learns = [weight.requires_grad for weight in part.parameters()]
-        return [repr(part), fingerprint(*weights), learns, _digest([_told(f, 0) for f in _forwards(part)])]
+        does = _functions(type(layer) for layer in part.modules())
+        return [repr(part), fingerprint(*weights), learns, _digest([_told(f, 0) for f in does])]
     return [getattr(part, "__qualname__", type(part).__qualname__), _digest(_told(part, 0))]
 
 
@@ -46,11 +48,19 @@ def _digest(told: Any) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
-def _forwards(module: nn.Module) -> list[Any]:
-    """How each kind of layer in it that is not torch's own goes forward."""
-    kinds = {type(layer) for layer in module.modules()}
-    own = [kind for kind in kinds if not kind.__module__.startswith("torch.")]
-    return [kind.forward for kind in sorted(own, key=lambda kind: (kind.__module__, kind.__qualname__))]
+def _functions(kinds: Iterable[type]) -> list[Any]:
+    """What objects of these kinds do: the functions of each class, and of those it is made from, by name.
+
+    Not of classes that come with a library: these do not change under a user's hands.
+    """
+    classes = {one for kind in kinds for one in kind.__mro__ if one.__module__.split(".")[0] not in LIBRARIES}
+    out = []
+    for one in sorted(classes, key=lambda one: (one.__module__, one.__qualname__)):
+        held = [
+            getattr(part, "__func__", getattr(part, "fget", part)) for _, part in sorted(vars(one).items())
+        ]
+        out += [part for part in held if isinstance(part, FunctionType)]
+    return out
 
 
 def _told(value: Any, depth: int) -> Any:
@@ -84,8 +94,10 @@ def _told(value: Any, depth: int) -> Any:
     if isinstance(value, FunctionType):
         closure = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
         where = [value.__module__, value.__qualname__]
-        return [where, *walk([value.__code__, value.__defaults__, value.__kwdefaults__, closure])]
+        named = [value.__globals__.get(name) for name in value.__code__.co_names]
+        known = [held for held in named if isinstance(held, PLAIN | Tensor | np.ndarray)]
+        return [where, *walk([value.__code__, value.__defaults__, value.__kwdefaults__, closure, known])]
     if isinstance(value, type | ModuleType | BuiltinFunctionType):
         return [getattr(value, "__module__", ""), value.__name__]
     held = value.get_params() if hasattr(value, "get_params") else getattr(value, "__dict__", {})
-    return [type(value).__module__, type(value).__qualname__, *walk([held])]
+    return [type(value).__module__, type(value).__qualname__, *walk([held, _functions([type(value)])])]

@@ -63,6 +63,8 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
             raise ValueError(
                 "Unknown label type: continuous. y must hold whole numbers or names. Got fractions."
             )
+        if y.max(initial=0) >= 2.0**63:
+            raise ValueError(f"y must hold classes below 2**63. Got {y.max():.0f}.")
         y = y.astype(np.int64)
     if y.dtype.kind == "S":
         try:
@@ -89,6 +91,8 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
 def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
     values = [UNLABELED if _is_missing(v) else v for v in y.tolist()]
     if all(isinstance(v, (int, np.integer)) for v in values):
+        if any(v > MOST for v in values):
+            raise ValueError(f"y must hold classes below 2**63. Got {max(values)}.")
         return np.array(values, dtype=np.int64)
     if all(isinstance(v, str) or (isinstance(v, (int, float, np.number)) and v == UNLABELED) for v in values):
         return np.array([v if isinstance(v, str) else str(UNLABELED) for v in values])

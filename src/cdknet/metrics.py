@@ -48,9 +48,13 @@ def match_clusters(truth: ArrayLike, labels: ArrayLike) -> dict[Any, Any]:
 
 def right_under_match(truth: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
     """(n,) which samples are right under the best one-to-one match of clusters and classes."""
-    match = match_clusters(truth, labels)
-    named = np.array([match.get(label, _NOTHING) for label in np.asarray(labels).tolist()], dtype=object)
-    right: NDArray[np.bool_] = named == np.asarray(truth).astype(object)
+    table = contingency(truth, labels)
+    rows, columns = linear_sum_assignment(table.counts, maximize=True)
+    match = np.full(len(table.clusters), -1)
+    match[columns] = rows
+    right: NDArray[np.bool_] = match[np.searchsorted(table.clusters, labels)] == np.searchsorted(
+        table.classes, truth
+    )
     return right
 
 
@@ -179,9 +183,6 @@ def old_class_accuracy(truth: HiddenTruth, labels: ArrayLike) -> float:
     if not old.any():
         raise ValueError("old_class_accuracy needs samples of old classes. Got none.")
     return float((labels[old] == truth.y[old]).mean())
-
-
-_NOTHING = object()  # equal to no class
 
 
 def _one_label_each(truth: HiddenTruth, labels: ArrayLike) -> NDArray[Any]:

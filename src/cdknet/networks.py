@@ -286,10 +286,15 @@ def build_network(
 
     `statistics` are the (mean, deviation) the input is standardised by; without them it passes as it is.
     """
+    if torch.get_default_dtype() != torch.float32:
+        raise ValueError(
+            "torch's default type must be float32, in which networks count. Got "
+            f"{torch.get_default_dtype()}. Call torch.set_default_dtype(torch.float32) first."
+        )
     name = choose_architecture(shape) if architecture == "auto" else architecture
     design = ARCHITECTURES[name]
     if encoder is not None:
-        trunk: nn.Module = copy.deepcopy(encoder)
+        trunk: nn.Module = copy.deepcopy(encoder).cpu()  # wherever it lives: the network is moved as a whole
         add_channel, dropout, default_size = False, 0.0, 128
     else:
         _check_fits(name, shape)
@@ -308,7 +313,9 @@ def build_network(
     size = feature_size or default_size
     rectified = encoder is not None or design.rectified
     penultimate, head = nn.Linear(width, size), nn.Linear(size, n_classes)
-    return Network(intake, trunk, penultimate, dropout, head, rectified=rectified)
+    network = Network(intake, trunk, penultimate, dropout, head, rectified=rectified)
+    network.samples_meet |= encoder is not None  # what a user's own layers do with a batch cannot be told
+    return network
 
 
 def _check_fits(name: str, shape: tuple[int, ...]) -> None:

@@ -60,6 +60,7 @@ class Fitted(NamedTuple):
     blueprint: Blueprint
     chosen: dict[str, str]  # what `auto` came to, by the name of the option
     novel: Tensor | None = None  # (n',) which unlabelled samples were taken for new ones; None: all of them
+    cut: bool = False  # stage 3 ended before its time
 
 
 class Parts(NamedTuple):
@@ -157,6 +158,7 @@ def run_stages(
             history=history,
             checkpoint=checkpoint,
         )
+    cut = False
     if third.expansion == "none":
         model = _unexpanded(problem, discovery, second, seed)
     else:
@@ -172,12 +174,12 @@ def run_stages(
                 history=history,
                 checkpoint=checkpoint,
             )
-        model = Model(expansion.network, second.on_sphere)
+        model, cut = Model(expansion.network, second.on_sphere), expansion.cut
     chosen = {"network": "encoder" if encoder is not None else name, "precision": precision}
     if second.method == "cd-knet+":
         chosen["views"] = "your own" if views is not None else view_name(second, shape)
         chosen["lead"] = suited(second, shape, problem.n_old_classes).lead
-    return Fitted(pretraining, discovery, model, blueprint, chosen, novel)
+    return Fitted(pretraining, discovery, model, blueprint, chosen, novel, cut)
 
 
 def network_name(name: str, method: str, shape: tuple[int, ...]) -> str:
@@ -224,7 +226,9 @@ def _unexpanded(problem: Problem, discovery: Discovery, options: DiscoverOptions
     if not discovery.votes:
         old = class_means(z, problem.old_targets, n_old)
         scale = float((z - old[problem.old_targets]).square().sum(dim=1).mean())
-        readout: Readout = Centers(torch.cat([old, discovery.centers]), max(scale, 1e-12))
+        new = discovery.centers.clone()
+        new[torch.bincount(discovery.pseudo_labels, minlength=n_new) == 0] = torch.nan
+        readout: Readout = Centers(torch.cat([old, new]), max(scale, 1e-12))
     else:
         z_new = embed(discovery.network, problem.inputs, problem.new_rows, normalize=normalize).features
         points = torch.cat([z, z_new])

@@ -15,12 +15,13 @@ MOST_VOTERS = 20_000  # samples kept to vote; a run folder holds their features
 class Centers(NamedTuple):
     """The nearest mean of a class, as in the paper without expansion."""
 
-    points: Tensor  # (classes, d), old then new
+    points: Tensor  # (classes, d), old then new; NaN: a class without samples, which nothing is of
     scale: float  # mean squared distance to the own centre, in which distances to centres count
 
     def logits(self, z: Tensor) -> Tensor:
-        middle = self.points.mean(dim=0)  # float32 distances cancel far from the origin
-        return -torch.cdist(z - middle, self.points - middle).square() / (2 * self.scale)
+        middle = self.points.nanmean(dim=0)  # float32 distances cancel far from the origin
+        logits = -torch.cdist(z - middle, self.points - middle).square() / (2 * self.scale)
+        return logits.nan_to_num_(nan=-torch.inf)
 
 
 class Neighbors(NamedTuple):

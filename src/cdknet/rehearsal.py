@@ -20,7 +20,7 @@ from cdknet.budget import Budget
 from cdknet.data.openworld import UNLABELED
 from cdknet.history import History
 from cdknet.metrics import clustering_accuracy
-from cdknet.networks import embed, unit_length
+from cdknet.networks import embed
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts, run_stages
 from cdknet.stages.clusters import Clusterer, cut_features
@@ -145,15 +145,22 @@ def rehearse(
 def reread(rehearsal: Rehearsal, fold: Fold, options: DiscoverOptions, *, seed: int) -> Rehearsal:
     """What `rehearse` finds where only `options.readout` differs: the same features, cut that way."""
     options = replace(options, n_new_classes=len(fold.hidden))
-    z = unit_length(rehearsal.features) if options.on_sphere else rehearsal.features
     number = derive_seed(seed, "rehearsal", fold.number)
-    cut = cut_features(z, options, None, number, samples=rehearsal.samples)
+    cut = cut_features(rehearsal.features, options, None, number, samples=rehearsal.samples)
     return rehearsal._replace(labels=cut.tensors["pseudo_labels"].numpy())
 
 
 def stages_of(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The stages of a rehearsal, and the first ones of a fit. CD-KNet+ does the first in the second."""
     return ("discover",) if params["method"] == "cd-knet+" else ("pretrain", "discover")
+
+
+def budget_of(params: Mapping[str, Any], seconds: float | None, *, tunes: bool) -> Budget | None:
+    """The time of a fit, divided over its stages; None where there is all the time in the world."""
+    if seconds is None:
+        return None
+    stages = ["tune"] * tunes + [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
+    return Budget(seconds, stages + ["calibrate"] * params["calibrate"])
 
 
 class RehearsalProgress:

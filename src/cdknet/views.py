@@ -46,8 +46,13 @@ def warp(
     rows = [cosine * stretch, _spread(n, shear, generator) - sine, across, sine, cosine / stretch, down]
     matrix = torch.stack(rows, dim=1).reshape(n, 2, 3).to(x)
     grid = nn.functional.affine_grid(matrix, list(x.shape), align_corners=False)
-    low = x.amin()  # what lies outside the picture is as dark as its darkest pixel
+    low = _darkest(x)  # what lies outside the picture is as dark as that
     return nn.functional.grid_sample(x - low, grid, align_corners=False) + low
+
+
+def _darkest(pictures: Tensor) -> Tensor:
+    """The darkest pixel of each picture, (n, 1, 1, 1): no picture changes another's views."""
+    return pictures.amin(dim=(1, 2, 3), keepdim=True)
 
 
 def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
@@ -55,11 +60,11 @@ def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
 
     (n, h, w) or (n, c, h, w). Not mirrored: a mirrored digit or letter is another one.
     """
-    n, low = len(x), x.amin()
-    pictures = x if x.ndim == 4 else x.unsqueeze(1)
+    n, pictures = len(x), x if x.ndim == 4 else x.unsqueeze(1)
+    low = _darkest(pictures)
     pictures = warp(pictures, generator, turn=10, seen=(0.6, 1.05), shear=0.1, shift=0.15, aspect=0.1) - low
     gamma, gain = (torch.exp(_spread(n, 0.5, generator)).to(x).view(-1, 1, 1, 1) for _ in range(2))
-    peak = pictures.amax(dim=(1, 2, 3), keepdim=True).clamp_min(1e-6)
+    peak = pictures.amax(dim=(1, 2, 3), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
     pictures = (pictures / peak).clamp_min(0).pow(gamma) * peak * gain
     blurred = (torch.rand(n, generator=generator) < 0.5).to(x.device).view(-1, 1, 1, 1)
     if min(pictures.shape[-2:]) >= 16:  # a smaller picture has nothing to spare
@@ -148,7 +153,22 @@ def choose_views(shape: tuple[int, ...]) -> str:
 def view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:
     name = view_name(options, shape)
     check_views(name, shape)
-    return own or VIEWS[name]
+    return VIEWS[name] if own is None else _checked(own)
+
+
+def _checked(own: Views) -> Views:
+    """A user's views: of a copy, since they may work in place, and of the shape of what they were given."""
+
+    def view(x: Tensor, generator: torch.Generator) -> Tensor:
+        seen = own(x.clone(), generator)
+        if not isinstance(seen, Tensor) or seen.shape != x.shape:
+            got = f"shape {tuple(seen.shape)}" if isinstance(seen, Tensor) else type(seen).__name__
+            raise ValueError(
+                f"views must return a tensor of the shape it is given, {tuple(x.shape)}. Got {got}."
+            )
+        return seen.to(x)
+
+    return view
 
 
 def view_name(options: DiscoverOptions, shape: tuple[int, ...]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
-from torch import Tensor, nn
+from torch import Tensor
 
 from cdknet.networks import unit_length
 from cdknet.options import DiscoverOptions
@@ -84,9 +84,9 @@ def cluster(
     if clusterer is None:
         labels = _kmeans(points, n_clusters, restarts, seed)
     elif hasattr(clusterer, "fit_predict"):
-        labels = copy.deepcopy(clusterer).fit_predict(points)
+        labels = copy.deepcopy(clusterer).fit_predict(points.copy())  # it may work in place
     else:
-        labels = clusterer(points, n_clusters, seed)
+        labels = clusterer(points.copy(), n_clusters, seed)
     labels = np.asarray(labels)
     if labels.shape != (len(points),) or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -173,8 +173,9 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
         said = [cluster(part, n_clusters, restarts=few, seed=seed)]
         for graph in graphs:
             said += voices(_rows_of(graph, part, n_clusters, centred=True), BLENDS)
-        votes = torch.cat([nn.functional.one_hot(one, n_clusters) for one in said], dim=1)
-        even = cluster(votes.float(), n_clusters, restarts=restarts, seed=seed)
+        index = torch.stack(said, dim=1) + n_clusters * torch.arange(len(said))
+        votes = torch.zeros(len(part), n_clusters * len(said)).scatter_(1, index, 1.0)  # one-hot each
+        even = cluster(votes, n_clusters, restarts=restarts, seed=seed)
         torn = tear(graphs[0], even.numpy())
         if torn < TORN:
             return even

@@ -25,6 +25,7 @@ class Expansion(NamedTuple):
     """What stage 3 made: a network with outputs for old classes, then new ones."""
 
     network: Network
+    cut: bool = False  # it ended before its time: the network may not know all that stage 2 found
 
 
 def expand(
@@ -111,6 +112,8 @@ def teach(
             x = problem.inputs.take(rows[batch], network.device)
             if views is not None:
                 share = loop.share(limit, index / len(parts))
+                if loop.epoch == 0:  # it runs to its end, however late it is: at a rate at which it learns
+                    share = min(share, index / len(parts))
                 x = views(x, generator) if share < PLAIN_FROM else x
                 set_rates(optimizer, *[rate * cooled(share) for rate in rates])
             logits = network(x)
@@ -125,7 +128,7 @@ def teach(
 
     loop.run(limit, epoch)
     loop.finish()
-    return Expansion(network.eval())
+    return Expansion(network.eval(), bool(loop.facts.get("cut", False)))
 
 
 def cooled(share: float) -> float:

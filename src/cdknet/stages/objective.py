@@ -116,7 +116,9 @@ def climb(
     def clusters() -> Snapshot:
         z = embed(network, problem.inputs, problem.new_rows, normalize=objective.on_sphere).features
         said = objective.own_labels(loop, z) if clusterer is None else None
-        return cut_features(z, objective.options, clusterer, objective.seed, said, objective.samples())
+        agreed = clusterer is None and objective.options.cut == "agreed"
+        samples = objective.samples() if agreed else None
+        return cut_features(z, objective.options, clusterer, objective.seed, said, samples)
 
     found = once(checkpoint, "cluster", clusters)
     U = loop.tensors.get("U")

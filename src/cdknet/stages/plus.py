@@ -201,7 +201,7 @@ class Targets(Objective):
             network.head.bias.zero_()
 
     def own_labels(self, loop: Loop, z: Tensor) -> Tensor | None:
-        learned = not self.timed or loop.facts.get("grouped", False)
+        learned = loop.facts.get("grouped", False)
         if self.options.cut != "heads" or not learned:
             return None
         return consensus(self.heads, z, self.m_u, restarts=self.options.kmeans_restarts, seed=self.seed)
@@ -239,12 +239,12 @@ def as_vectors(network: Network, problem: Problem) -> Tensor | None:
     """New samples as the network takes them in, where they are vectors; None else: pixels are no features."""
     if len(problem.inputs.sample_shape) != 1:
         return None
-    with torch.inference_mode():
+    with torch.no_grad():
         parts = [
             network.intake(problem.inputs.take(rows, network.device)).cpu()
             for rows in problem.new_rows.split(CHUNK)
         ]
-    return torch.cat(parts).clone()
+    return torch.cat(parts)
 
 
 def view_agreement(z: Tensor, gamma: float) -> Tensor:
