@@ -7,14 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from cdknet import ClassDiscovery, data
 from cdknet.cli import main
+from cdknet.cli.base import as_flags
 from cdknet.data import odd_labels
 from cdknet.data.checks import DoubtfulData
-from cdknet.inputs import Inputs, input_statistics
+from cdknet.inputs import Inputs, input_statistics, is_side_note
 from cdknet.labels import among_old, mixed
+from cdknet.metrics import clustering_accuracy
 from cdknet.radio import simulate
 from cdknet.tables import confidence_sentence
 
@@ -269,15 +272,15 @@ def test_old_classes_among_the_unlabelled_are_told(tmp_path, capsys):
     np.savez(tmp_path / "d.npz", X=X, y=some)
     command = ["discover", str(tmp_path / "d.npz"), "--out", str(tmp_path / "run"), "--new-classes", "2"]
     assert main([*command, *QUICK, "--json"]) == 0
-    assert "unlabelled samples lie among labelled ones" in json.loads(capsys.readouterr().out)["notes"][0]
+    assert "samples cannot be told from labelled ones" in json.loads(capsys.readouterr().out)["notes"][0]
     assert among_old(np.zeros((20, 4, 4)), np.where(np.arange(20) < 10, 0, -1)) == 0, "pictures are not asked"
     assert main(["show", str(tmp_path / "run")]) == 0  # not only when it was made
     assert "those of old ones will be wrong" in " ".join(capsys.readouterr().out.split())
-    with pytest.warns(DoubtfulData, match="lie among labelled ones"):  # in Python, too
+    with pytest.warns(DoubtfulData, match="cannot be told from labelled ones"):  # in Python, too
         model = ClassDiscovery(n_new_classes=2, network="none", method="sscd", expansion="none").fit(X, some)
     assert model.calibration_["among_old"] > 0.3
     kept = {"overall": 0.95, "calibration": {"calibrated": True, "accuracy": 1.0, "among_old": 0.37}}
-    assert "if all are of new classes, but 37 of 100 lie among labelled ones" in confidence_sentence(kept)
+    assert "if all are of new classes, but 37 of 100 look like labelled ones" in confidence_sentence(kept)
 
 
 def test_categories_that_say_nothing_hide_no_classes():
@@ -292,6 +295,46 @@ def test_categories_that_say_nothing_hide_no_classes():
     np.testing.assert_allclose(deviation[:5], numbers.std(axis=0), rtol=1e-4)
     assert deviation[5:].tolist() == [1] * 6
     assert among_old(X, y) < 0.1
+    assert is_side_note(torch.from_numpy(X)).tolist() == [False] * 5 + [True] * 6
+
+
+def test_classes_are_not_cut_by_a_category_that_says_nothing():
+    """Of 8 blobs in 7 numbers; one of three places at random. It was all that was found: .65."""
+    rng = np.random.default_rng(1)
+    centres, truth = 2.2 * rng.normal(size=(8, 7)), np.repeat(np.arange(8), 80)
+    numbers = centres[truth] + rng.normal(size=(640, 7))
+    X = np.hstack([(numbers - numbers.mean(0)) / numbers.std(0), np.eye(3)[rng.integers(0, 3, 640)]])
+    model = ClassDiscovery(n_new_classes=3, expansion="none", calibrate=False, random_state=0)
+    model.fit(X, np.where(truth < 5, truth, -1))
+    assert clustering_accuracy(truth[truth >= 5], model.pseudo_labels_) > 0.95
+
+
+def test_columns_of_two_values_are_notes_only_beside_more_that_varies():
+    answers = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (200, 30)).astype(float))
+    assert not is_side_note(answers).any(), "there is nothing else"
+    assert not is_side_note(torch.cat([answers, torch.randn(200, 3)], dim=1)).any(), "they are most of it"
+    beside = is_side_note(torch.cat([answers[:, :4] - 0.3, torch.randn(200, 3)], dim=1))
+    assert beside.tolist() == [True] * 4 + [False] * 3, "1 apart, wherever they lie"
+    assert is_side_note(torch.cat([7 * answers[:, :2], torch.randn(200, 3)], dim=1))[:2].all()
+    assert not is_side_note(torch.cat([7 * answers[:, :4], torch.randn(200, 3)], dim=1)).any(), "as 1 each"
+
+
+@pytest.mark.parametrize("noise", [0, 50])
+def test_columns_that_say_nothing_do_not_make_new_samples_look_old(noise):
+    rng = np.random.default_rng(11)
+    truth = np.repeat(np.arange(8), 80)
+    X = np.hstack(
+        [2 * rng.normal(size=(8, 8))[truth] + rng.normal(size=(640, 8)), rng.normal(size=(640, noise))]
+    )
+    assert among_old(X, np.where(truth < 5, truth, -1)) < 0.15
+    half = np.where((truth < 5) & (rng.uniform(size=640) < 0.5), truth, -1)  # 45 of 100 unlabelled are old
+    assert 0.3 < among_old(X, half) < 0.6
+
+
+def test_flags_say_again_what_was_asked_for():
+    given = {"label_column": "kind of", "fill": True, "drop": None, "label_weight": 3.0, "lead": "auto"}
+    assert as_flags(given) == ["--label-column 'kind of'", "--fill", "--label-weight 3.0"]
+    assert as_flags({"standardize": False, "calibrate": False}) == ["--no-standardize", "--no-calibrate"]
 
 
 def test_a_run_that_thinks_little_of_itself_says_so_when_it_predicts(tmp_path, capsys):

@@ -55,12 +55,12 @@ def test_the_better_half_is_tried_on_the_next_fold_and_the_best_is_kept(fits):
     assert [sum(fold == n for _, _, fold in fits) for n in (0, 1)] == FITS[:2]
     assert len(report["tried"]) == TRIED
     folds = {line["candidate"]: len(line["accuracies"]) for line in report["tried"]}
-    assert folds["as given"] == folds["images alone"] == folds["old labels low"] == 2
+    assert folds["as given"] == folds["no old labels"] == folds["old labels low"] == 2
     assert folds["paper"] == folds["paper's network"] == folds["one spectral cut"] == 1
-    assert report["chosen"] == "images alone"
+    assert report["chosen"] == "no old labels"
     assert report["options"] == {"label_weight": 0.0}
-    assert report["alike"] == pytest.approx({"with_labels": 0.9, "images_alone": 1.0, "gain": -0.1})
-    assert "'images alone' finds 1.000, the options as given 0.900" in report["why"]
+    assert report["alike"] == pytest.approx({"with_labels": 0.9, "without_labels": 1.0, "gain": -0.1})
+    assert "'no old labels' finds 1.000, the options as given 0.900" in report["why"]
     assert json.loads(json.dumps(report)) == report
 
 
@@ -92,7 +92,7 @@ def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
     assert {"paper", "k-means", "one spectral cut"} <= set(heads)
     asked = distinct(CANDIDATES, {**PARAMS, "lead": "labels"}, (6,), 5)
     without = set(CANDIDATES) - set(asked)
-    assert without == {"old labels lead", "images alone", "views of vectors"}  # without labels none can lead
+    assert without == {"old labels lead", "no old labels", "views of vectors"}  # without labels none can lead
     with pytest.raises(
         ValueError, match="label_weight must be above 0"
     ):  # asked for: no other is taken for it
@@ -167,12 +167,12 @@ def test_the_command_line_writes_the_report_and_prints_a_table(fits, tmp_path, c
     command = ["tune", str(tmp_path / "data.npz"), "--new-classes", "2", "--folds", "2", "--out", str(out)]
     assert main(command) == 0
     shown = capsys.readouterr().out
-    assert "images alone" in shown
+    assert "no old labels" in shown
     assert "score" in shown
     assert "cdknet discover" in shown
     assert "--new-classes 2 --label-weight 0.0 --out run" in " ".join(shown.split())
     report = json.loads(out.read_text())
-    assert report["chosen"] == "images alone"
+    assert report["chosen"] == "no old labels"
     assert not out.with_suffix(".jsonl").exists()
     assert main(command) == 2
     assert "must not exist yet" in capsys.readouterr().err
@@ -185,7 +185,7 @@ FEW = {"n_new_classes": 2, "view_steps": 2, "head_steps": 2, "expand_steps": 2, 
 
 def test_a_fit_can_choose_its_options_first(fits, tmp_path):
     model = ClassDiscovery(**FEW, tune="old-classes", random_state=0).fit(X, Y)
-    assert model.tuning_["chosen"] == "images alone"
+    assert model.tuning_["chosen"] == "no old labels"
     assert all(name in "01234" for hidden in model.tuning_["hidden"] for name in hidden)
     told = ClassDiscovery(**FEW, label_weight=0.0, random_state=0).fit(X, Y)
     np.testing.assert_array_equal(model.labels_, told.labels_)
@@ -213,7 +213,7 @@ def test_a_fit_chooses_within_a_time_budget_unless_told_not_to(fits):
     assert ClassDiscovery(**FEW, random_state=0).fit(X, Y).tuning_ is None
     assert ClassDiscovery(**FEW, random_state=0, time_budget="1h", tune="off").fit(X, Y).tuning_ is None
     model = ClassDiscovery(**FEW, random_state=0, time_budget="1h").fit(X, Y)
-    assert model.tuning_["chosen"] == "images alone"
+    assert model.tuning_["chosen"] == "no old labels"
 
 
 def test_what_choosing_leaves_is_shared_out_anew(fits, monkeypatch):
@@ -257,7 +257,7 @@ def test_a_search_that_is_interrupted_is_taken_up_again(fits, monkeypatch, tmp_p
     monkeypatch.setattr("cdknet.tune.rehearse", working)
     model = ClassDiscovery(**options).fit(X, Y)
     assert len(fits) == sum(FITS), "five were kept, the others tried"
-    assert model.tuning_["chosen"] == "images alone"
+    assert model.tuning_["chosen"] == "no old labels"
 
 
 def test_a_fit_that_is_taken_up_keeps_to_what_was_chosen(fits, monkeypatch, tmp_path):
@@ -273,7 +273,7 @@ def test_a_fit_that_is_taken_up_keeps_to_what_was_chosen(fits, monkeypatch, tmp_
     other = {"tried": [], "chosen": "paper", "options": {"method": "cd-knet"}, "why": "", "hidden": []}
     monkeypatch.setattr("cdknet.estimator.search", lambda *args, **rest: other)
     model = ClassDiscovery(**options).fit(X, Y)
-    assert model.tuning_["chosen"] == "images alone"
+    assert model.tuning_["chosen"] == "no old labels"
     assert model.spent_["tune"] > 0
 
 
@@ -289,7 +289,7 @@ def test_what_was_chosen_is_what_a_run_says_it_used(fits, tmp_path):
 def test_a_method_is_tried_with_options_that_it_reads():
     assert set(distinct(CANDIDATES, {**PARAMS, "method": "dec"}, (6,), 5)) == {"as given", "paper"}
     paper = distinct(CANDIDATES, {**PARAMS, "method": "cd-knet"}, (6,), 5)
-    assert set(paper) == {"as given", "images alone", "old labels low", "one spectral cut"}
+    assert set(paper) == {"as given", "no old labels", "old labels low", "one spectral cut"}
 
 
 def test_a_clusterer_that_counts_for_itself_cannot_be_rehearsed(fits):
@@ -311,7 +311,7 @@ def test_a_report_may_have_any_ending(fits, tmp_path):
     np.savez(tmp_path / "d.npz", X=X, y=Y)
     out = tmp_path / "report.jsonl"
     assert main(["tune", str(tmp_path / "d.npz"), "--new-classes", "2", "--out", str(out)]) == 0
-    assert json.loads(out.read_text())["chosen"] == "images alone"
+    assert json.loads(out.read_text())["chosen"] == "no old labels"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["d.npz", "report.jsonl"]
 
 
@@ -351,12 +351,12 @@ def test_only_what_the_budget_left_time_for_counts(fits, monkeypatch):
     assert len(report["hidden"]) == 1
     assert all(len(line["accuracies"]) == 1 for line in report["tried"])
     assert len(report["tried"]) == TRIED
-    report = run(history=clock.history(2.5))  # as given with its other cuts, images alone; the third is cut
+    report = run(history=clock.history(2.5))  # as given with its other cuts, no old labels; the third is cut
     tried = [line["candidate"] for line in report["tried"]]
-    assert tried == ["as given", "images alone", "one spectral cut", "k-means"]
-    assert report["chosen"] == "images alone"
+    assert tried == ["as given", "no old labels", "one spectral cut", "k-means"]
+    assert report["chosen"] == "no old labels"
     report = run(
-        history=clock.history(0.5), candidates={"as given": {}, "images alone": {"label_weight": 0.0}}
+        history=clock.history(0.5), candidates={"as given": {}, "no old labels": {"label_weight": 0.0}}
     )
     assert report["options"] == {}
     assert "time budget" in report["why"]
@@ -366,7 +366,7 @@ def test_a_budget_without_room_is_not_spent_on_choosing(fits, monkeypatch):
     clock = Clock(monkeypatch)
     assert run(history=clock.history(9), if_room=True)["options"] == {}
     assert len(fits) == 1, "as given, to see how long it takes"
-    assert run(history=clock.history(12), if_room=True)["chosen"] == "images alone"
+    assert run(history=clock.history(12), if_room=True)["chosen"] == "no old labels"
 
 
 def test_a_fit_spends_a_share_of_its_budget_on_choosing():

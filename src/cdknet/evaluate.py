@@ -26,6 +26,7 @@ class Evaluation(NamedTuple):
 
     n_scored: int
     n_unlabelled: int
+    n_strange: int  # ids of the truth that the run does not know
     scores: Scores
     confidence: ConfidenceScores
     calibrated: bool  # else the confidence ranks samples, and is no share that is right
@@ -68,6 +69,7 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
     return Evaluation(
         n_scored=len(scored),
         n_unlabelled=len(unlabelled),
+        n_strange=len(truth.keys() - {row["id"] for row in run.labels}),
         scores=scores(y, labels),
         confidence=confidence_scores(y, labels, sure),
         calibrated=bool(run.config.get("confidence", {}).get("calibration", {}).get("calibrated")),

@@ -141,7 +141,7 @@ def _from_objects(array: NDArray[Any], names: Any = None) -> NDArray[Any]:
         bad = next((j for j, column in enumerate(columns) if not _are_numbers(column)), 0)
         raise type(error)(
             f"X must hold numbers. Got an object array whose entries are not{_column(names, bad)}: {error}. "
-            "argument must be a string or a number."
+            "argument must be a string or a number. Encode text first, such as by pandas.get_dummies."
         ) from None
 
 
@@ -203,3 +203,17 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     rounding = torch.maximum(2e-7 * (mean + shift).abs(), 1e-12 * deviation.max())
     deviation[(deviation <= rounding) | flags] = 1.0
     return (mean + shift).float(), deviation.float()
+
+
+def is_side_note(x: Tensor) -> Tensor:
+    """(d,) which columns of x, (n, d), have two values, where these vary less than the numbers beside them.
+
+    Such are the columns of a category. One of 0 and 1 (or 1 apart: centred) counts as it varies, any other as
+    1, which is what it varies when standardised. Where columns of two values are most of what there is, as in
+    a list of answers or a black and white picture, they are the samples and no note on them.
+    """
+    low, high = x.amin(dim=0), x.amax(dim=0)
+    two = ((x == low) | (x == high)).all(dim=0)
+    varies = x.var(dim=0, correction=0)
+    weight = torch.where((high - low - 1).abs() < 1e-5, varies, (varies > 0).to(varies))
+    return two & (weight[two].sum() < weight[~two].sum())

@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import DataConversionWarning
 
 from cdknet.data.openworld import UNLABELED
-from cdknet.inputs import Inputs, input_statistics
-from cdknet.spectral import nearest_neighbors
+from cdknet.inputs import Inputs
 
-MOST_COMPARED, NEIGHBORS = 4000, 10
+MOST_COMPARED, FEWEST_COMPARED, TREES = 2000, 50, 60
 MOST = 2**63 - 1  # the largest number of a class
 FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
 MIXED = 0.3  # share of unlabelled samples among labelled ones from which on it is told
@@ -99,6 +98,11 @@ def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
     if all(isinstance(v, (int, float, np.number)) for v in values):
         return np.array(values, dtype=np.float64)
     odd = next(v for v in values if not isinstance(v, str) and v != UNLABELED)
+    if isinstance(odd, (int, float, np.number)):
+        raise ValueError(
+            f"Unknown label type: y must hold whole numbers or names, not both. Got {odd} and "
+            f"{next(v for v in values if isinstance(v, str))!r}."
+        )
     raise ValueError(f"Unknown label type: y must hold whole numbers or names. Got {odd!r} among them.")
 
 
@@ -140,24 +144,24 @@ def check_problem(labels: Labels, n_new_classes: int) -> None:
 
 
 def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
-    """Share of the unlabelled rows of X, (n, d), that lie among labelled ones: as old samples would.
+    """Share of the unlabelled rows of X, (n, d), that cannot be told from labelled ones.
 
-    Of their nearest neighbours at least half as many are labelled as of all samples. Of at most 4,000 rows.
-    Of samples that are no vectors 0: pixels lie among each other anyhow. And of a few: they may be of classes
-    with fewer samples than there are neighbours.
+    A random forest learns which rows are labelled, and is asked of those it has not seen: of an unlabelled
+    sample of an old class it will say so more often than of all samples. It looks past columns that say
+    nothing, where nearest neighbours do not. Of at most 2,000 rows. Of samples that are no vectors 0: pixels
+    are alike anyhow. And of a few.
     """
     if X.ndim != 2:
         return 0.0
     rows = np.random.default_rng(0).permutation(len(X))[:MOST_COMPARED]
-    unlabelled = targets[rows] == UNLABELED
-    if unlabelled.sum() < 5 * NEIGHBORS:
+    labelled = targets[rows] != UNLABELED
+    if (~labelled).sum() < FEWEST_COMPARED or not labelled.any():
         return 0.0
-    inputs, looked_at = Inputs(X), torch.from_numpy(rows)
-    mean, deviation = input_statistics(inputs, looked_at)
-    x = (inputs.take(looked_at).double() - mean) / deviation
-    _, near = nearest_neighbors(x, NEIGHBORS)
-    labelled = ~unlabelled[near.numpy()[unlabelled]]
-    return float((labelled.mean(axis=1) >= 0.5 * (~unlabelled).mean()).mean())
+    from sklearn.ensemble import RandomForestClassifier
+
+    forest = RandomForestClassifier(TREES, min_samples_leaf=3, oob_score=True, random_state=0)
+    said = forest.fit(Inputs(X).take(torch.from_numpy(rows)).numpy(), labelled).oob_decision_function_[:, 1]
+    return float((said[~labelled] >= labelled.mean()).mean())
 
 
 def mixed(share: float) -> list[str]:
@@ -165,9 +169,10 @@ def mixed(share: float) -> list[str]:
     if share < MIXED:
         return []
     return [
-        f"{100 * share:.0f} of 100 unlabelled samples lie among labelled ones, and all are taken to be of "
-        "new classes: those of old ones will be wrong, and no confidence sees that. Leave them out if you "
-        "can; novelty with method cd-knet sorts some out, but takes new ones for old, too."
+        f"About {100 * share:.0f} of 100 unlabelled samples cannot be told from labelled ones. They may be "
+        "of old classes, and all are taken to be of new ones: those of old ones will be wrong, and no "
+        "confidence sees that. Leave such samples out if you know them; novelty with method cd-knet sorts "
+        "some out, but takes new ones for old, too."
     ]
 
 

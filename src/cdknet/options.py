@@ -169,7 +169,7 @@ class DiscoverOptions(Options):
     )
     label_weight: float = option(
         10.0,
-        "stage 2: lambda, weight of the old labels; 0: images alone; inf (not for CD-KNet+): labels alone",
+        "stage 2: lambda, weight of the old labels; 0: none; inf (not for CD-KNet+): labels alone",
         least=0,
         of=KNETS,
     )

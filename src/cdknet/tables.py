@@ -63,7 +63,9 @@ def scores_table(title: str, scores: Scores) -> Table:
 
 
 def evaluation_tables(result: Evaluation) -> list[Table]:
-    tables = [scores_table(f"{result.n_scored} of {result.n_unlabelled} unlabelled samples", result.scores)]
+    strange = f"; {result.n_strange} ids of the truth are none of the run's" if result.n_strange else ""
+    title = f"{result.n_scored} of {result.n_unlabelled} unlabelled samples{strange}"
+    tables = [scores_table(title, result.scores)]
     title = "How far the confidence could be trusted"
     trust = Table(title=title if result.calibrated else f"{title}: it only ranks", title_justify="left")
     names = ("expected right", "right", "calibration error", "right ones surer")
@@ -138,15 +140,20 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         how.add_row(
             "tuning", escape(" ".join(filter(None, [chosen + "." if chosen else "", facts["tuning"]["why"]])))
         )
+    timed = facts["time_budget"] is not None
     if facts["spent"]:
         spent = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["spent"].items())
-        within = f", of a budget of {facts['time_budget']}" if facts["time_budget"] is not None else ""
+        within = f", of a budget of {facts['time_budget']}" if timed else ""
         how.add_row("spent", escape(spent + within))
     if facts["confidence"] is not None:
         n_new = sum(row["kind"] == "new" for row in facts["classes"])
         how.add_row("confidence", escape(confidence_sentence(facts["confidence"], n_new)))
+    empty = [row["name"] for row in facts["classes"] if row["kind"] == "new" and not row["samples"]]
+    if empty:
+        what = "Ask for fewer new classes" + (", or give it more time." if timed else ".")
+        how.add_row("empty", escape(f"no sample is of {', '.join(empty)}. {what}"))
     if facts["given_accuracy"] is not None:
-        how.add_row("given labels", escape(given_sentence(facts["given_accuracy"])))
+        how.add_row("given labels", escape(given_sentence(facts["given_accuracy"], timed=timed)))
     for at, note in enumerate(facts["notes"]):
         how.add_row("noted" if at == 0 else "", escape(note))
     return [table, how]
@@ -156,11 +163,13 @@ CHANCE = 1.5  # times guessing: below that it is told what guessing comes to
 LOW = 0.5  # share of given labels below which the samples themselves are to be doubted
 
 
-def given_sentence(accuracy: float) -> str:
-    """How well a run knows what it was told, in words."""
+def given_sentence(accuracy: float, *, timed: bool = False) -> str:
+    """How well a run knows what it was told, in words. A `timed` one may have learned too little."""
     told = f"predict answers with them for {100 * accuracy:.0f} of 100 labelled samples"
     if accuracy >= LOW:
         return told
+    if timed:
+        return told + ": few. It has hardly learned: give it more time (--time-budget), or none to keep to"
     return told + ": few. Look for placeholders such as 9999, odd units or wrong labels in the data"
 
 
@@ -177,7 +186,7 @@ def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) ->
         sentence += f" (guessing among {n_new} classes: {100 / n_new:.0f})"
     if "among_old" in calibration:
         share = f"{100 * calibration['among_old']:.0f} of 100"
-        sentence += f" if all are of new classes, but {share} lie among labelled ones"
+        sentence += f" if all are of new classes, but {share} look like labelled ones"
     sentence += "; in its own rehearsals on hidden old classes this setting "
     if found > 0.999:
         return sentence + "made no mistake to learn from, so look at the least sure ones all the same"

@@ -37,7 +37,7 @@ from cdknet.views import view_name
 # What is tried: options that differ from those given. The first is what is kept where none is better.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "as given": {},
-    "images alone": {"label_weight": 0.0},
+    "no old labels": {"label_weight": 0.0},
     "old labels low": {"label_weight": 3.0},
     "old labels lead": {"lead": "labels"},
     "views lead": {"lead": "views"},
@@ -51,7 +51,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
 }
 # Which options of the candidates a method reads beside `method`; CD-KNet+ reads all of them, rivals none.
 READ: dict[str, set[str]] = {"cd-knet": {"label_weight", "readout"}}
-GIVEN, ALONE = "as given", "images alone"
+GIVEN, ALONE = "as given", "no old labels"
 SPREAD = 0.1  # deviation of gains over the folds, where there is only one
 LEAST_GAIN = 0.005  # score from which on options are changed
 ROOM = 10  # a time budget worth so many rehearsals leaves room to try other options
@@ -273,5 +273,5 @@ def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[st
     if ALONE in by_name:
         both = len(found[ALONE])  # folds; there may be more of the options as given
         labels, images = float(np.mean(found[GIVEN][:both])), by_name[ALONE]["mean"]
-        report["alike"] = {"with_labels": labels, "images_alone": images, "gain": labels - images}
+        report["alike"] = {"with_labels": labels, "without_labels": images, "gain": labels - images}
     return report

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from cdknet.inputs import is_side_note
 from cdknet.networks import is_iq
 from cdknet.options import DiscoverOptions
 
@@ -111,9 +112,14 @@ def _turned(x: Tensor, degrees: Tensor) -> Tensor:
 
 
 def vector_views(x: Tensor, generator: torch.Generator) -> Tensor:
-    """A fifth of the features replaced by another sample's, and noise a tenth of each feature's spread."""
+    """A fifth of the features replaced by another sample's, and noise a tenth of each feature's spread.
+
+    Of categories that stand beside numbers (`is_side_note`) half are replaced: a handful of values by which
+    samples are known at once, whatever their numbers say, would be all that is learned.
+    """
     other = x[torch.randperm(len(x), generator=generator).to(x.device)]
-    kept = (torch.rand(x.shape, generator=generator) > 0.2).to(x.device)
+    replaced = torch.where(is_side_note(x), 0.5, 0.2) if x.ndim == 2 else 0.2
+    kept = torch.rand(x.shape, generator=generator).to(x.device) > replaced
     noise = torch.randn(x.shape, generator=generator).to(x) * x.std(dim=0, correction=0)
     return torch.where(kept, x, other) + 0.1 * noise
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -93,6 +94,21 @@ def _with_flags(
     return with_flags
 
 
+def as_flags(given: Mapping[str, Any]) -> list[str]:
+    """What to type for options and ways to read DATA, as far as they are other than by default."""
+    usual = {f.name: f.default for group in ALL_OPTIONS for f in fields(group)}
+    flags = []
+    for name, value in given.items():
+        if value is None or value == usual.get(name):
+            continue
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags.append(f"--{flag} {shlex.quote(str(value))}")
+    return flags
+
+
 class InterruptedRun(Exception):
     """Ctrl-C during a run that can be resumed."""
 
@@ -132,7 +148,9 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
         ids = np.array([f"{data} {i}" for i in range(len(problem.train.X))])
         samples = sources.Samples(problem.train.X, problem.train.y, ids, data, groups=dataset.groups_train)
         return samples, problem.train_truth
-    if not Path(data).exists() and (near := difflib.get_close_matches(data, sources.names(), n=1)):
+    if not Path(data).exists() and (
+        near := difflib.get_close_matches(data, sources.names(), n=1, cutoff=0.7)
+    ):
         raise FileNotFoundError(f"{data}: no such file, folder or set. Did you mean the set {near[0]!r}?")
     given = {name: value for name, value in reading.items() if value is not None}
     if "shape" in given:

@@ -22,6 +22,7 @@ from cdknet.cli.base import (
     RunFolder,
     Seed,
     app,
+    as_flags,
     bar_of,
     check_new_file,
     console,
@@ -248,8 +249,8 @@ def tune(
 
     console().print(tuning_table(report))
     console().print(report["why"], highlight=False, markup=False)
-    chosen = [f"--{name.replace('_', '-')} {value}" for name, value in report["options"].items()]
-    flags = " ".join([f"--new-classes {new_classes}", *chosen])
+    meant = {**reading, **options, **report["options"], "time_budget": None}  # that was of the search
+    flags = " ".join([f"--new-classes {new_classes}", *as_flags(meant), *([f"--seed {seed}"] * (seed > 0))])
     ready = f"With them: cdknet discover {shlex.quote(data)} {flags} --out run"
     console().print(ready, highlight=False, markup=False, soft_wrap=True)
 

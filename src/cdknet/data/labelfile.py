@@ -22,7 +22,9 @@ def read_labels(path: str | Path) -> dict[str, str]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in row] for row in csv_rows(path, file)]
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.") from None
+        array = " Labels in an array go with the samples: np.savez(file, X=X, y=y)."
+        advice = array if path.suffix in (".npy", ".npz") else ""
+        raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.{advice}") from None
     head = [name.lower() for name in lines[0]] if lines else []
     if not {"id", "label"} <= set(head):
         raise ValueError(f"{path}: must be {wanted}. Got {lines[0] if lines else 'an empty file'}.")

@@ -46,7 +46,7 @@ TRUTHS = {"true": "1", "false": "0"}
 MEND = (
     "Mend it, leave the row out, drop the column, or fill gaps with the column's median: fill=True, --fill."
 )
-MEND_INFINITE = "Mend it, leave the row out or drop the column. It is no gap: --fill leaves it."
+MEND_NO_GAP = "Mend it, leave the row out or drop the column. It is no gap: --fill leaves it."
 
 
 class Asked(NamedTuple):
@@ -303,7 +303,7 @@ def _take(
             got = repr(cells[i][k][:40]) if cells[i][k].strip() else "a blank cell"
             raise ValueError(
                 f"{path}: column {name!r} holds numbers, so every row must have one. "
-                f"Got {got} in row {start + i}. {MEND}"
+                f"Got {got} in row {start + i}. {MEND if _is_gap(cells[i][k]) else MEND_NO_GAP}"
             ) from None
         for at in lost_in_float32(wide):
             features[roles.features.index(numbers[at])].lost = True
@@ -375,7 +375,7 @@ def assemble(
             f"{path}: features must have names of their own. Got two called {twice!r}, a column and a value "
             "of another one. Rename it."
         )
-    mend = MEND if np.isnan(X).any() else MEND_INFINITE
+    mend = MEND if np.isnan(X).any() else MEND_NO_GAP
     finite(path, X, where=lambda at: f"row {at[0]}, column {heads[at[1]]!r}", mend=mend)
     y = None
     if roles.label is not None:

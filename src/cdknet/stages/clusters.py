@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
+from cdknet.inputs import is_side_note
 from cdknet.networks import unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import MOST_VOTERS, Neighbors, class_means
@@ -191,7 +192,9 @@ def along_gaps(x: Tensor, labels: Tensor, n_clusters: int, *, restarts: int = 10
 
     x are the samples as they came, vectors. What is learned from old classes may look past what sets new ones
     apart: x, cut as coarsely, is asked for its own gaps, which are followed where the labels run across them.
+    Not for those among the values of a category beside numbers, which are gaps whatever the classes are.
     """
+    x = x[:, ~is_side_note(x)]
 
     def label(part: Tensor) -> Tensor:
         graphs = _graphs(part, n_clusters, GRAPHS)
