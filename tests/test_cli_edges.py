@@ -337,6 +337,23 @@ def test_flags_say_again_what_was_asked_for():
     assert as_flags({"standardize": False, "calibrate": False}) == ["--no-standardize", "--no-calibrate"]
 
 
+def test_a_class_that_looks_like_two_is_told(tmp_path, capsys):
+    """Of well separated classes: two new ones asked for as one, and as they are."""
+    X, Y, _ = blob_problem(n=300)
+
+    def hints(k):
+        run = str(ClassDiscovery(n_new_classes=k, **NOTHING).fit(X, Y).save(tmp_path / f"{k}"))
+        assert main(["show", run, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)["hints"]
+        assert main(["show", run]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert ("hints" in shown) == bool(told)
+        return told
+
+    assert hints(1) == ["3 may be 2 classes"]
+    assert hints(2) == []
+
+
 def test_a_run_that_thinks_little_of_itself_says_so_when_it_predicts(tmp_path, capsys):
     model = ClassDiscovery(n_new_classes=2, network="none", method="sscd", expansion="none", random_state=0)
     X, Y, _ = blob_problem(n=300)

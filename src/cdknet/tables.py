@@ -152,6 +152,10 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
     if empty:
         what = "Ask for fewer new classes" + (", or give it more time." if timed else ".")
         how.add_row("empty", escape(f"no sample is of {', '.join(empty)}. {what}"))
+    if facts["hints"]:
+        more = f"; and {len(facts['hints']) - MOST_HINTS} more" if len(facts["hints"]) > MOST_HINTS else ""
+        told = "; ".join(facts["hints"][:MOST_HINTS]) + more
+        how.add_row("hints", escape(f"{told}. To see why: cdknet explore {run}"))
     if facts["given_accuracy"] is not None:
         how.add_row("given labels", escape(given_sentence(facts["given_accuracy"], timed=timed)))
     for at, note in enumerate(facts["notes"]):
@@ -159,6 +163,7 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
     return [table, how]
 
 
+MOST_HINTS = 4  # that are told
 CHANCE = 1.5  # times guessing: below that it is told what guessing comes to
 LOW = 0.5  # share of given labels below which the samples themselves are to be doubted
 

@@ -261,9 +261,11 @@ def check_new_file(out: Path, force: bool) -> None:
 
 
 def show_run(run: Path, as_json: bool) -> None:
+    from cdknet.explorer.cards import hints_of
     from cdknet.runs import read_run, summary
 
-    facts = summary(read_run(run))
+    opened = read_run(run)
+    facts = {**summary(opened), "hints": hints_of(opened)}
     if as_json:
         print_json({"run": str(run), **facts})
         return

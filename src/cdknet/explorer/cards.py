@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdknet.explorer.review import REJECTED, Review
+from cdknet.runs import Run
 
 SHOWN = 24  # samples on a card's sheets
 CLOSE = 0.8  # a / b from which a sample is nearly as near to the other class
@@ -229,6 +230,26 @@ class Cards:
             f"shown above {MERGE_ABOVE:.0%}. The middles are {apart / max(radius, 1e-12):.1f} radii apart, "
             f"and {share:.0%} of this class lie about as near to the other.",
         )
+
+
+def hints_of(run: Run) -> list[str]:
+    """A sentence for each new class of a run that looks like several, or like one with another."""
+    names = [str(name) for name in run.config["classes"]]
+    number = {name: index for index, name in enumerate(names)}
+    n_old = int(run.config["blueprint"]["n_old_classes"])
+    review = Review.start(np.array([number[row["label"]] for row in run.labels]), names, n_old)
+    features = np.asarray(run.embedding["features"], dtype=np.float32)
+    cards = Cards(features, np.ones(len(features), dtype=np.float32))
+    cards.update(review)
+    found: dict[tuple[int, ...], str] = {}
+    for class_id in range(n_old, len(names)):
+        for hint in cards.hints(class_id, review):
+            if hint.other is None:
+                found[class_id,] = f"{names[class_id]} may be {hint.into} classes"
+            else:
+                pair = sorted([class_id, hint.other])
+                found[tuple(pair)] = f"{names[pair[0]]} and {names[pair[1]]} may be one class"
+    return list(found.values())
 
 
 def _mean(features: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float32]:
