@@ -181,12 +181,14 @@ def test_a_clusterer_may_work_in_place():
     np.testing.assert_allclose(model.model_.readout.points[-2:], means, atol=1e-5)
 
 
-def test_nothing_is_of_a_class_that_a_clusterer_left_empty():
+def test_nothing_is_of_a_class_that_a_clusterer_left_empty(tmp_path):
     options = {**FEW, "method": "sscd", "expansion": "none", "n_new_classes": 3}
     model = ClassDiscovery(**options, clusterer=lambda z, k, seed: by_turns(z, 2, seed)).fit(X, Y)
     assert set(model.pseudo_labels_) == {0, 1}
     assert 5 not in model.predict(X)
     assert model.predict_proba(X)[:, -1].max() == 0
+    loaded = ClassDiscovery.load(model.save(tmp_path / "run"))
+    np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
 
 
 def test_an_encoder_sees_whole_batches():

@@ -13,7 +13,7 @@ from sklearn.exceptions import DataConversionWarning
 from cdknet.data.openworld import UNLABELED
 from cdknet.inputs import Inputs
 
-MOST_COMPARED, FEWEST_COMPARED, TREES = 2000, 50, 60
+MOST_COMPARED, FEWEST_COMPARED, MOST_VALUES, TREES = 2000, 50, 4_000_000, 60
 MOST = 2**63 - 1  # the largest number of a class
 FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
 MIXED = 0.3  # share of unlabelled samples among labelled ones from which on it is told
@@ -148,12 +148,13 @@ def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
 
     A random forest learns which rows are labelled, and is asked of those it has not seen: of an unlabelled
     sample of an old class it will say so more often than of all samples. It looks past columns that say
-    nothing, where nearest neighbours do not. Of at most 2,000 rows. Of samples that are no vectors 0: pixels
-    are alike anyhow. And of a few.
+    nothing, where nearest neighbours do not. Of at most 2,000 rows, fewer of very long ones. Of samples that
+    are no vectors 0: pixels are alike anyhow. And of a few.
     """
     if X.ndim != 2:
         return 0.0
-    rows = np.random.default_rng(0).permutation(len(X))[:MOST_COMPARED]
+    most = min(MOST_COMPARED, max(4 * FEWEST_COMPARED, MOST_VALUES // X.shape[1]))
+    rows = np.random.default_rng(0).permutation(len(X))[:most]
     labelled = targets[rows] != UNLABELED
     if (~labelled).sum() < FEWEST_COMPARED or not labelled.any():
         return 0.0

@@ -249,7 +249,7 @@ def tune(
 
     console().print(tuning_table(report))
     console().print(report["why"], highlight=False, markup=False)
-    meant = {**reading, **options, **report["options"], "time_budget": None}  # that was of the search
+    meant = {**reading, **options, **report["options"], "time_budget": None, "tune": None}  # it is done
     flags = " ".join([f"--new-classes {new_classes}", *as_flags(meant), *([f"--seed {seed}"] * (seed > 0))])
     ready = f"With them: cdknet discover {shlex.quote(data)} {flags} --out run"
     console().print(ready, highlight=False, markup=False, soft_wrap=True)
