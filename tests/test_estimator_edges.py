@@ -70,8 +70,10 @@ def test_labels_of_odd_types():
     assert encode_labels(np.array(["ä", "b"]).astype("U1"), 2).old_classes.tolist() == ["b", "ä"]
     assert encode_labels(np.array([n.encode() for n in ["ä", "b"]]), 2).old_classes.tolist() == ["b", "ä"]
     assert encode_labels(np.array(["a", -1.0, "b"], dtype=object), 3).targets.tolist() == [0, -1, 1]
-    with pytest.raises(ValueError, match="Got 3 among them"):
+    with pytest.raises(ValueError, match=r"not both\. Got 3 and 'a'"):
         encode_labels([-1, "a", 3], 3)
+    with pytest.raises(ValueError, match="among them"):
+        encode_labels(np.array([1, {2}, -1], dtype=object), 3)
     with pytest.raises(ValueError, match="not UTF-8"):
         encode_labels(np.array([b"\xff", b"a"]), 2)
 

@@ -98,10 +98,10 @@ def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
     if all(isinstance(v, (int, float, np.number)) for v in values):
         return np.array(values, dtype=np.float64)
     odd = next(v for v in values if not isinstance(v, str) and v != UNLABELED)
-    if isinstance(odd, (int, float, np.number)):
+    name = next((v for v in values if isinstance(v, str)), None)
+    if name is not None and isinstance(odd, (int, float, np.number)):
         raise ValueError(
-            f"Unknown label type: y must hold whole numbers or names, not both. Got {odd} and "
-            f"{next(v for v in values if isinstance(v, str))!r}."
+            f"Unknown label type: y must hold whole numbers or names, not both. Got {odd} and {name!r}."
         )
     raise ValueError(f"Unknown label type: y must hold whole numbers or names. Got {odd!r} among them.")
 
