@@ -103,6 +103,12 @@ class Tab:
 
     def drawing(self) -> np.ndarray:
         """What the canvas of the map holds right after it was drawn, RGBA."""
+        self.page.wait_for_function(  # once it has the size of its place: a new canvas has 300 x 150 pixels
+            """() => {
+                const canvas = document.querySelector(".map-canvas");
+                return Math.abs(canvas.height - canvas.clientHeight * devicePixelRatio) < 2;
+            }"""
+        )
         width, height, pixels = self.page.evaluate("""async () => {
             const canvas = document.querySelector(".map-canvas");
             const { width, height } = canvas;
