@@ -168,6 +168,8 @@ What is below by more than .03 is marked in the tables. Our reading, from trials
   T-shirts, pullovers and coats, and at times win.
 - On digits the contrast of views without any label, then a spectral cut, finds the new classes as well as
   CD-KNet+ does; it has learned no old class, and mixes those up.
+- CIFAR-100's fits in colour views (CD-KNet+, balanced heads) are of a time when what lies outside a picture
+  was as dark as the darkest pixel of its batch; now it is that of the picture.
 - Purity flatters: on Fashion-MNIST k-means on pixels has a purity above the paper's headline.
 """
 

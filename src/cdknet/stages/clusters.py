@@ -261,8 +261,8 @@ def _kmeans(points: NDArray[Any], n_clusters: int, restarts: int, seed: int) -> 
     # Threads add their partial sums in the order they finish. Two sums commute; three do not. One for a small
     # job, and never more than the process has: a thread that waits for a busy core wastes what it waits for.
     threads = ThreadpoolController().select(user_api="openmp")
-    most = min(2 if points.size * n_clusters > SMALL else 1, *(lib["num_threads"] for lib in threads.info()))
-    with threads.limit(limits=most):
+    there = [lib["num_threads"] for lib in threads.info()]  # none where scikit-learn was built without them
+    with threads.limit(limits=min([2 if points.size * n_clusters > SMALL else 1, *there])):
         model = KMeans(n_clusters, n_init=restarts, random_state=seed % 2**32)
         labels: NDArray[Any] = model.fit_predict(points)
     return labels
