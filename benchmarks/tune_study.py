@@ -11,8 +11,9 @@ the results file, which `cdknet reproduce page` reads; running again goes on whe
 from __future__ import annotations
 
 import argparse
-import json
+import tempfile
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,19 @@ from cdknet.data import OpenWorldProblem, hide_classes
 from cdknet.history import History
 from cdknet.labels import encode_labels
 from cdknet.metrics import new_class_scores
+from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts
+from cdknet.rehearsal import plan_folds, rehearse, reread
+from cdknet.reproduce.plan import CUTS
+from cdknet.reproduce.runner import revision
 from cdknet.reproduce.studies import tuning_table
-from cdknet.tune import CANDIDATES, GIVEN, distinct, tune
+from cdknet.runs import append_jsonl, read_jsonl
+from cdknet.tune import CANDIDATES, distinct, only_cuts
 
 SETS = ("digits", "wifi-csi-30", "mnist", "fashion-mnist")
 PER_CLASS = 1000  # training samples of a class of the larger sets
 Line = dict[str, Any]
+Params = Mapping[str, Any]
 
 
 def draw_problem(name: str, split: int) -> OpenWorldProblem:
@@ -48,28 +55,71 @@ def draw_problem(name: str, split: int) -> OpenWorldProblem:
     return OpenWorldProblem(train, truth, dataset.X_test, test_truth)
 
 
-def rehearsed(problem: OpenWorldProblem, split: int, options: dict[str, Any]) -> list[float]:
-    """Accuracies of one candidate on hidden old classes, a number a fold, as `tune` finds them."""
-    report = tune(
-        problem.train.X,
-        encode_labels(problem.train.y, len(problem.train.y)).targets,
-        ClassDiscovery(n_new_classes=problem.n_new_classes).get_params(),
-        Parts(),
-        seed=split,
-        history=History(),
-        candidates={GIVEN: options},
-    )
-    return list(report["tried"][0]["accuracies"])
+def groups(candidates: Mapping[str, Mapping[str, Any]], params: Mapping[str, Any]) -> list[list[str]]:
+    """Candidates that learn the same features and only cut them otherwise, the first of each group first."""
+    out: list[list[str]] = []
+    for name, options in candidates.items():
+        mine = {**params, **options}
+        same = [group for group in out if only_cuts({**params, **candidates[group[0]]}, mine)]
+        if same:
+            same[0].append(name)
+        else:
+            out.append([name])
+    return out
 
 
-def found(problem: OpenWorldProblem, split: int, options: dict[str, Any]) -> float:
+def rehearsed(problem: OpenWorldProblem, split: int, group: Mapping[str, Params]) -> dict[str, list[float]]:
+    """Accuracies on hidden old classes, a number a fold, as `tune` finds them."""
+    targets = encode_labels(problem.train.y, len(problem.train.y)).targets
+    accuracies: dict[str, list[float]] = {name: [] for name in group}
+    for fold in plan_folds(targets, problem.n_new_classes, folds=3, seed=split):
+        first = None
+        for name, params in group.items():
+            if first is None:
+                first = rehearse(
+                    problem.train.X, targets, fold, params, Parts(), seed=split, history=History()
+                )
+                accuracies[name].append(first.accuracy)
+            else:
+                options = DiscoverOptions.pick(params)
+                accuracies[name].append(reread(first, fold, options, seed=split).accuracy)
+    return accuracies
+
+
+def found(problem: OpenWorldProblem, split: int, params: Params, cache: Path) -> float:
     """Held-out accuracy on the really new classes."""
-    model = ClassDiscovery(
-        n_new_classes=problem.n_new_classes, random_state=split, calibrate=False, **options
-    ).fit(problem.train.X, problem.train.y)
+    model = ClassDiscovery(**{**params, "random_state": split, "calibrate": False, "stage_cache": cache})
+    model.fit(problem.train.X, problem.train.y)
     n_old = len(model.classes_) - model.n_new_classes_
     among_new = model.classes_[n_old + model.predict_proba(problem.X_test)[:, n_old:].argmax(axis=1)]
     return float(new_class_scores(problem.test_truth, among_new).acc)
+
+
+def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -> Iterator[Line]:
+    """A line for each candidate that is not `done`, as they come."""
+    defaults = ClassDiscovery(n_new_classes=problem.n_new_classes).get_params()
+    old = len(np.unique(problem.train.y)) - 1
+    candidates = distinct(CANDIDATES, defaults, problem.train.X.shape[1:], old)
+    for names in groups(candidates, defaults):
+        if done >= set(names):
+            continue
+        start = time.perf_counter()
+        group = {candidate: {**defaults, **candidates[candidate]} for candidate in names}
+        folds = rehearsed(problem, split, group)
+        with tempfile.TemporaryDirectory() as cache:  # fits of a group share what they learn
+            for candidate, params in group.items():
+                yield {
+                    "set": name,
+                    "split": split,
+                    "candidate": candidate,
+                    "of": len(candidates),
+                    "cuts": CUTS,
+                    "rehearsed": [round(a, 4) for a in folds[candidate]],
+                    "acc": round(found(problem, split, params, Path(cache)), 4),
+                    "seconds": round(time.perf_counter() - start),
+                    "revision": revision(),
+                }
+                start = time.perf_counter()
 
 
 def main() -> None:
@@ -87,25 +137,15 @@ def main() -> None:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     lines: list[Line] = []
     if arguments.results.exists():
-        lines = [json.loads(line) for line in arguments.results.read_text().splitlines()]
+        lines = [line for line in read_jsonl(arguments.results) if line.get("cuts") == CUTS]
     done = {(line["set"], line["split"], line["candidate"]) for line in lines}
     for split in range(arguments.splits):
         for name in arguments.sets or SETS:
-            problem = draw_problem(name, split)
-            old = len(np.unique(problem.train.y)) - 1
-            candidates = distinct(CANDIDATES, ClassDiscovery().get_params(), problem.train.X.shape[1:], old)
-            for candidate, options in candidates.items():
-                if (name, split, candidate) in done:
-                    continue
-                start = time.perf_counter()
-                line: Line = {"set": name, "split": split, "candidate": candidate, "of": len(candidates)}
-                line["rehearsed"] = [round(a, 4) for a in rehearsed(problem, split, dict(options))]
-                line["acc"] = round(found(problem, split, dict(options)), 4)
-                line["seconds"] = round(time.perf_counter() - start)
+            there = {candidate for one, number, candidate in done if (one, number) == (name, split)}
+            for line in lines_of(draw_problem(name, split), name, split, there):
                 lines.append(line)
-                with arguments.results.open("a") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(name, split, candidate, line["rehearsed"], line["acc"], line["seconds"], flush=True)
+                append_jsonl(arguments.results, line)
+                print(*line.values(), flush=True)
     print(tuning_table(lines))
 
 

@@ -129,7 +129,7 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
         "seconds": round(seconds, 3),  # stages taken from the cache cost nothing here
         "stage_seconds": {k: round(v, 1) for k, v in by_stage.items()},  # when they were trained
         "peak_memory_mb": _peak_memory(),
-        "revision": _revision(),
+        "revision": revision(),
         "versions": {"cdknet": cdknet.__version__, "torch": torch.__version__},
         "machine": f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.machine()}",
         "when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
@@ -199,7 +199,7 @@ def _peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
     """The commit of the source tree that runs, with + where it was changed since."""
     here = Path(__file__).parent
     try:
