@@ -26,6 +26,7 @@ CUTTING = ("cd-knet", "cd-knet+")  # methods whose features can be cut in severa
 BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
 CLOSE = (0.0, 0.5, 1.0)  # the same for ways that keep closer to the neighbours
 FAR_LESS = 2 / 3  # of a tear
+MUCH_MORE = 20  # times a tear
 GAP = 0.01  # share of edges between two clusters below which there is a gap between them
 TORN = 0.04  # share of edges between two clusters above which one class may have been cut in two
 SMALL = 10**7  # products of a round of k-means up to which a second thread is not worth its while
@@ -160,29 +161,28 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
 
     These ways lean to classes of equal size (U is centred: its last vector cuts a class much larger than the
     others in two). Where that was done (`TORN`), the same is asked of rows that do not, and of ways that keep
-    closer to the neighbours; if one of them leaves far less of a tear, it has found the gaps. Not one that
-    takes a few strays for a class (`LEAST_SHARE`) and so two classes for one, which tears nothing either.
+    closer to the neighbours; if one of them leaves far less of a tear, it has found the gaps, if they are as
+    many as it takes (`_least_torn`).
     """
     few = math.ceil(restarts / 3)  # each is one voice of many
 
     def label(part: Tensor) -> Tensor:
-        def voices(U: Tensor, blends: Sequence[float]) -> list[Tensor]:
-            ways = [torch.cat([blend * part, U], dim=1) if blend else U for blend in blends]
-            return [cluster(way, n_clusters, restarts=few, seed=seed) for way in ways]
+        def voices(n: int, blends: Sequence[float], *, centred: bool) -> list[Tensor]:
+            rows = [_rows_of(graph, part, n, centred=centred) for graph in graphs]
+            ways = [torch.cat([blend * part, U], dim=1) if blend else U for U in rows for blend in blends]
+            return [cluster(way, n, restarts=few, seed=seed) for way in ways]
 
         graphs = _graphs(part, n_clusters, GRAPHS)
         said = [cluster(part, n_clusters, restarts=few, seed=seed)]
-        for graph in graphs:
-            said += voices(_rows_of(graph, part, n_clusters, centred=True), BLENDS)
+        said += voices(n_clusters, BLENDS, centred=True)
         index = torch.stack(said, dim=1) + n_clusters * torch.arange(len(said))
         votes = torch.zeros(len(part), n_clusters * len(said)).scatter_(1, index, 1.0)  # one-hot each
         even = cluster(votes, n_clusters, restarts=restarts, seed=seed)
         torn = tear(graphs[0], even.numpy())
         if torn < TORN:
             return even
-        free = [v for g in graphs for v in voices(_rows_of(g, part, n_clusters, centred=False), CLOSE)]
-        tears = [tear(graphs[0], labels.numpy()) if _sizeable(labels, n_clusters) else 1.0 for labels in free]
-        return free[int(np.argmin(tears))] if min(tears) < FAR_LESS * torn else even
+        found = _least_torn(graphs[0], n_clusters, lambda n: voices(n, CLOSE, centred=False), FAR_LESS * torn)
+        return even if found is None else found
 
     return _label_part(z, n_clusters, min(GRAPHS), seed, label)
 
@@ -201,14 +201,39 @@ def along_gaps(x: Tensor, labels: Tensor, n_clusters: int, *, restarts: int = 10
         given = labels[rows]
         if tear(graphs[0], given.numpy()) < TORN:
             return given
-        ways = [_rows_of(graph, part, n_clusters, centred=False) for graph in graphs]
-        cuts = [cluster(way, n_clusters, restarts=restarts, seed=seed) for way in (part, *ways)]
-        tears = [tear(graphs[0], cut.numpy()) if _sizeable(cut, n_clusters) else 1.0 for cut in cuts]
-        return cuts[int(np.argmin(tears))] if min(tears) < GAP else given
+
+        def cuts(n: int) -> list[Tensor]:
+            ways = [part, *(_rows_of(graph, part, n, centred=False) for graph in graphs)]
+            return [cluster(way, n, restarts=restarts, seed=seed) for way in ways]
+
+        found = _least_torn(graphs[0], n_clusters, cuts, GAP)
+        return given if found is None else found
 
     rows = _some_of(len(x), seed)
     found = label(x[rows])
     return labels if torch.equal(found, labels[rows]) else _extended(x, rows, found, n_clusters, min(GRAPHS))
+
+
+def _least_torn(
+    graph: csr_array, n_clusters: int, cuts: Callable[[int], list[Tensor]], most: float
+) -> Tensor | None:
+    """The cut of the graph that tears least; None if none tears less than `most`, or if gaps are not it.
+
+    `cuts` are ways to make so many clusters. A few strays are no class (`LEAST_SHARE`): cut off, they leave
+    two classes as one and tear nothing. Where classes overlap, clumps inside them have gaps around them too.
+    But then there are more of these: one cluster more tears no more. Around classes the gaps are as many as
+    it takes, and one cluster more cuts a class in two (`TORN`, or `MUCH_MORE`).
+    """
+
+    def least_torn(n: int) -> tuple[float, Tensor]:
+        found = cuts(n)
+        tears = [tear(graph, cut.numpy()) if _sizeable(cut, n) else 1.0 for cut in found]
+        return min(tears), found[int(np.argmin(tears))]
+
+    least, best = least_torn(n_clusters)
+    if least >= most:
+        return None
+    return best if least_torn(n_clusters + 1)[0] >= min(TORN, MUCH_MORE * least) else None
 
 
 def _sizeable(labels: Tensor, n_clusters: int) -> bool:
