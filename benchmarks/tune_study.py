@@ -5,7 +5,9 @@ For random splits of the classes of a set, every candidate of `cdknet.tune` is s
 new classes. Those scores are for this report alone: nothing is chosen by them. A finished fit is a line in
 the results file, which `cdknet reproduce page` reads; running again goes on where it stopped.
 
-    python benchmarks/tune_study.py [SET ...] [--splits 4] [--results FILE]
+    python benchmarks/tune_study.py [SET ...] [--tables FOLDER] [--splits 4] [--results FILE]
+
+With --tables, also the real tables in FOLDER (`benchmarks/tables.py` says which, and where they are had).
 """
 
 from __future__ import annotations
@@ -34,14 +36,22 @@ from cdknet.reproduce.studies import tuning_table
 from cdknet.runs import append_jsonl, read_jsonl
 from cdknet.tune import CANDIDATES, distinct, only_cuts
 
+from tables import SETS as ALL_TABLES
+from tables import draw_table
+
 SETS = ("digits", "wifi-csi-30", "mnist", "fashion-mnist")
+FEW = ("satimage",)  # three old classes: none can be hidden
+TABLES = tuple(name for name in ALL_TABLES if name not in FEW)
 PER_CLASS = 1000  # training samples of a class of the larger sets
 Line = dict[str, Any]
 Params = Mapping[str, Any]
 
 
-def draw_problem(name: str, split: int) -> OpenWorldProblem:
+def draw_problem(name: str, split: int, tables: Path | None) -> OpenWorldProblem:
     """Classes hidden at random; of large sets a part, drawn of each old class, and of all new ones as one."""
+    if name in TABLES:
+        assert tables is not None
+        return draw_table(tables / f"{name}.dat", split)
     dataset = data.load(name)
     new = dataset.new_classes("random", seed=split)
     rng = np.random.default_rng(split)
@@ -113,7 +123,7 @@ def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -
                     "split": split,
                     "candidate": candidate,
                     "of": len(candidates),
-                    "cuts": CUTS,
+                    "cuts": CUTS["agreed"],
                     "rehearsed": [round(a, 4) for a in folds[candidate]],
                     "acc": round(found(problem, split, params, Path(cache)), 4),
                     "seconds": round(time.perf_counter() - start),
@@ -125,24 +135,27 @@ def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -
 def main() -> None:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("sets", nargs="*", metavar="SET", help=f"any of {', '.join(SETS)}")
+    parser.add_argument("sets", nargs="*", metavar="SET", help=f"any of {', '.join(SETS + TABLES)}")
+    parser.add_argument("--tables", type=Path, metavar="FOLDER")
     parser.add_argument("--splits", type=int, default=4)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--results", type=Path, default=Path("results/tune_study.jsonl"))
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.sets if name not in SETS]
+    there = SETS if arguments.tables is None else SETS + TABLES
+    unknown = [name for name in arguments.sets if name not in there]
     if unknown:
-        parser.error(f"SET must be any of {', '.join(SETS)}. Got {unknown[0]}.")
+        parser.error(f"SET must be any of {', '.join(there)}. Got {unknown[0]}. For tables: --tables FOLDER.")
     torch.set_num_threads(arguments.threads)
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     lines: list[Line] = []
     if arguments.results.exists():
-        lines = [line for line in read_jsonl(arguments.results) if line.get("cuts") == CUTS]
+        lines = [line for line in read_jsonl(arguments.results) if line.get("cuts") == CUTS["agreed"]]
     done = {(line["set"], line["split"], line["candidate"]) for line in lines}
     for split in range(arguments.splits):
-        for name in arguments.sets or SETS:
-            there = {candidate for one, number, candidate in done if (one, number) == (name, split)}
-            for line in lines_of(draw_problem(name, split), name, split, there):
+        for name in arguments.sets or there:
+            known = {candidate for one, number, candidate in done if (one, number) == (name, split)}
+            problem = draw_problem(name, split, arguments.tables)
+            for line in lines_of(problem, name, split, known):
                 lines.append(line)
                 append_jsonl(arguments.results, line)
                 print(*line.values(), flush=True)

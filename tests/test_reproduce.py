@@ -153,7 +153,7 @@ def test_a_cell_whose_graph_was_cut_otherwise_is_run_again(tmp_path):
     append_jsonl(results_file(tmp_path, "digits"), *lines)  # of the time before graphs had a number
     stale = {cell.method: read_results(tmp_path)[cell.key]["stale"] for cell in cells}
     assert stale == dict(zip(names, [False, True, False, True, True], strict=True))
-    append_jsonl(results_file(tmp_path, "digits"), *({**one, "cuts": CUTS} for one in lines))
+    append_jsonl(results_file(tmp_path, "digits"), *({**one, "cuts": CUTS["agreed"]} for one in lines))
     assert not any(read_results(tmp_path)[cell.key]["stale"] for cell in cells)
 
 

@@ -27,7 +27,7 @@ from cdknet.reproduce.plan import (
     Cell,
     plain_cell,
 )
-from cdknet.reproduce.rows import SETS, STALE, Row, marked, section, spread, table
+from cdknet.reproduce.rows import SETS, STALE, Row, best_in_bold, marked, section, spread, table
 from cdknet.reproduce.runner import Lines, read_results, seeds_of
 from cdknet.reproduce.studies import (
     NO_STUDIES,
@@ -36,6 +36,7 @@ from cdknet.reproduce.studies import (
     old_classes_table,
     plain_rivals_table,
     read_studies,
+    tables_table,
     tuning_table,
 )
 from cdknet.runs import replace_file
@@ -214,6 +215,7 @@ def page(lines: Lines, pictures: Sequence[str] = (), studies: Studies = NO_STUDI
         parts += [f"# Budget `{budget}`\n", _arithmetic(here), *[t for t in tables if t]]
     parts += [
         _budgets(lines),
+        tables_table(studies.tables),
         plain_rivals_table(studies.plain_rivals),
         confidence_table(studies.confidence),
         tuning_table(studies.tuning),
@@ -444,7 +446,7 @@ def _splits(lines: Lines, budget: str) -> str:
             out = []
             for row, values in zip([*[row[0] for row in rows], None], [*acc, acc.mean(axis=0)], strict=True):
                 name = "**mean**" if row is None else ", ".join(row["new_classes"])
-                out.append([name, *(f"**{v:.3f}**" if v == values.max() else f"{v:.3f}" for v in values)])
+                out.append([name, *best_in_bold(values.tolist())])
             blocks.append(section(f"### {dataset}", "", ["new classes", *heads], out))
     if not blocks:
         return ""

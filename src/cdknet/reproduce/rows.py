@@ -52,6 +52,11 @@ def spread(values: Sequence[float]) -> str:
     return f"{mean} ± {np.std(values, ddof=1):.3f}".replace("± 0", "± ")
 
 
+def best_in_bold(values: Sequence[float]) -> list[str]:
+    """Numbers of a row as text, the largest in bold."""
+    return [f"**{value:.3f}**" if value == max(values) else f"{value:.3f}" for value in values]
+
+
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A table as lines of Markdown. A column whose name ends in a colon holds numbers: it is set right."""
     edges = "".join("---:|" if name.endswith(":") else "---|" for name in columns)
