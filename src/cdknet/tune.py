@@ -43,6 +43,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "views lead": {"lead": "views"},
     "views high": {"view_weight": 10.0},
     "views low": {"view_weight": 1.0},
+    "no views": {"view_weight": 0.0},
     "views of vectors": {"views": "vectors"},
     "no heads": {"heads": 0},
     "one spectral cut": {"readout": "spectral"},

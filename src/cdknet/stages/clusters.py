@@ -30,7 +30,7 @@ MUCH_MORE = 20  # times a tear
 GAP = 0.01  # share of edges between two clusters below which there is a gap between them
 TORN = 0.04  # share of edges between two clusters above which one class may have been cut in two
 SMALL = 10**7  # products of a round of k-means up to which a second thread is not worth its while
-LEAST_SHARE = 0.1  # of the mean class: a smaller cluster is a few strays, which hang on next to nothing
+LEAST_SHARE = 0.2  # of the mean class: a smaller cluster is a few strays, which hang on next to nothing
 
 
 class FitsAndPredicts(Protocol):
@@ -162,11 +162,15 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
     These ways lean to classes of equal size (U is centred: its last vector cuts a class much larger than the
     others in two). Where that was done (`TORN`), the same is asked of rows that do not, and of ways that keep
     closer to the neighbours; if one of them leaves far less of a tear, it has found the gaps, if they are as
-    many as it takes (`_least_torn`).
+    many as it takes (`_least_torn`). Where most samples are copies of others, as in a list of yes and no, the
+    neighbours of a sample are its copies and a graph of them says nothing: k-means alone is asked.
     """
     few = math.ceil(restarts / 3)  # each is one voice of many
 
     def label(part: Tensor) -> Tensor:
+        if _are_copies(part):
+            return cluster(part, n_clusters, restarts=restarts, seed=seed)
+
         def voices(n: int, blends: Sequence[float], *, centred: bool) -> list[Tensor]:
             rows = [_rows_of(graph, part, n, centred=centred) for graph in graphs]
             ways = [torch.cat([blend * part, U], dim=1) if blend else U for U in rows for blend in blends]
@@ -197,8 +201,10 @@ def along_gaps(x: Tensor, labels: Tensor, n_clusters: int, *, restarts: int = 10
     x = x[:, ~is_side_note(x)]
 
     def label(part: Tensor) -> Tensor:
-        graphs = _graphs(part, n_clusters, GRAPHS)
         given = labels[rows]
+        if _are_copies(part):
+            return given
+        graphs = _graphs(part, n_clusters, GRAPHS)
         if tear(graphs[0], given.numpy()) < TORN:
             return given
 
@@ -234,6 +240,11 @@ def _least_torn(
     if least >= most:
         return None
     return best if least_torn(n_clusters + 1)[0] >= min(TORN, MUCH_MORE * least) else None
+
+
+def _are_copies(z: Tensor) -> bool:
+    """Whether most rows stand there more than once."""
+    return 2 * len(torch.unique(z, dim=0)) < len(z)
 
 
 def _sizeable(labels: Tensor, n_clusters: int) -> bool:

@@ -218,14 +218,15 @@ def suited(options: DiscoverOptions, shape: tuple[int, ...], n_old_classes: int)
 
     A few old classes teach a network to look at what sets these apart and at nothing else; many teach it
     to look at what sets classes apart. What stays the same across views of a picture is what it shows. Of a
-    recording it is the message, and what is wanted is the sender: there the labels alone say what counts.
+    recording it is the message, and what is wanted is the sender: there the labels alone say what counts. Of
+    a vector with a part of its features exchanged nobody knows what it is: its views count less.
     """
     lead, labelled = options.lead, options.label_weight > 0
     if lead == "auto":
         lead = "labels" if labelled and (is_iq(shape) or n_old_classes >= MANY) else "views"
     if lead == "labels" and not labelled:
         raise ValueError("label_weight must be above 0 where labels lead. Got 0. Use lead 'views' or 'auto'.")
-    mu = 0.0 if lead == "labels" else 3.0
+    mu = 0.0 if lead == "labels" else 1.0 if len(shape) == 1 else 3.0
     heads = 0 if is_iq(shape) else 4
     return replace(
         options,
