@@ -170,6 +170,39 @@ def test_labels_keep_to_gaps_that_the_samples_themselves_show():
     assert torch.equal(along_gaps(one, halves, 2), halves), "no gaps, nothing to follow"
 
 
+def test_clumps_inside_classes_that_overlap_are_no_classes():
+    """Gaps set them apart from the rest, too; but the rest is many classes, and there are more clumps."""
+    generator = torch.Generator().manual_seed(0)
+    truth = np.repeat(np.arange(3), 400)
+    x = torch.randn(1200, 6, generator=generator) + 2.5 * torch.eye(3, 6)[torch.from_numpy(truth)]
+    for clump in range(4):  # 110 samples of one class, a little way off
+        x[400 * (clump % 3) + 110 * (clump // 3) :][:110, 3:] += 30 * torch.eye(4, 3)[clump]
+    given = torch.from_numpy(truth).clone()
+    assert torch.equal(along_gaps(x, given, 3), given)
+    one = torch.randn(1200, 6, generator=generator)  # the same clumps, and nothing that overlaps
+    one[:110, 3] += 30
+    one[110:220, 4] += 30
+    whole = torch.from_numpy(np.repeat([0, 1, 2], [110, 110, 980]))
+    across = (one[:, 0] > 0).long()
+    assert clustering_accuracy(whole.numpy(), along_gaps(one, across, 3).numpy()) == 1
+
+
+def test_samples_that_are_mostly_copies_are_cut_by_k_means():
+    """Lights of a display of seven bars, one in ten wrong: a sample's neighbours are its copies."""
+    digits = np.array([[int(c) for c in code] for code in ("1110111", "1011101", "0111010")])  # 0, 2, 4
+    truth = np.repeat([0, 1, 2], 100)
+    flipped = np.random.default_rng(0).random((300, 7)) < 0.1
+    z = torch.from_numpy(np.where(flipped, 1 - digits[truth], digits[truth])).float()
+    assert clustering_accuracy(truth, agreed_labels(z, 3).numpy()) > 0.9
+    assert torch.equal(along_gaps(z, torch.from_numpy(truth), 3), torch.from_numpy(truth))
+
+
+def test_views_of_vectors_count_less_than_those_of_pictures():
+    weights = {shape: suited(DiscoverOptions(), shape, 5).view_weight for shape in [(20,), (8, 8), (2, 64)]}
+    assert weights == {(20,): 1, (8, 8): 3, (2, 64): 0}
+    assert suited(DiscoverOptions(view_weight=2.0), (20,), 5).view_weight == 2
+
+
 def test_a_table_with_plain_gaps_is_cut_along_them():
     generator = np.random.default_rng(1)
     truth = generator.integers(0, 6, 700)

@@ -40,10 +40,10 @@ def fits(monkeypatch):
     return asked
 
 
-# With five old classes views lead already, and those of vectors are what auto means.
-TRIED = len(CANDIDATES) - 2
+# With five old classes views lead already; those of vectors are what auto means, and low is their weight.
+TRIED = len(CANDIDATES) - 3
 CUTS = 2  # candidates that need no fit of their own
-FITS = [TRIED - CUTS, 5, 3]  # of a fold: the better half goes on
+FITS = [TRIED - CUTS, 6, 3]  # of a fold: the better half goes on
 
 
 def run(**changes):
@@ -82,8 +82,8 @@ def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
 
 def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
     few, many = (distinct(CANDIDATES, PARAMS, (6,), n) for n in (5, 50))
-    assert set(CANDIDATES) - set(few) == {"views lead", "views of vectors"}
-    assert set(CANDIDATES) - set(many) == {"old labels lead", "views of vectors"}
+    assert set(CANDIDATES) - set(few) == {"views lead", "views low", "views of vectors"}
+    assert set(CANDIDATES) - set(many) == {"no views", "old labels lead", "views of vectors"}
     assert "views of vectors" in distinct(CANDIDATES, PARAMS, (28, 28), 5)
     own = distinct(CANDIDATES, PARAMS, (28, 28), 5, ["views", "readout", "network"])  # a user's own parts
     missing = {"views of vectors", "one spectral cut", "k-means", "paper's network"}
@@ -92,7 +92,8 @@ def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
     assert {"paper", "k-means", "one spectral cut"} <= set(heads)
     asked = distinct(CANDIDATES, {**PARAMS, "lead": "labels"}, (6,), 5)
     without = set(CANDIDATES) - set(asked)
-    assert without == {"old labels lead", "no old labels", "views of vectors"}  # without labels none can lead
+    missing = {"old labels lead", "no old labels", "no views", "views of vectors"}
+    assert without == missing  # without labels none can lead, and views have no weight
     with pytest.raises(
         ValueError, match="label_weight must be above 0"
     ):  # asked for: no other is taken for it
