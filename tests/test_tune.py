@@ -12,6 +12,7 @@ from cdknet.budget import Budget
 from cdknet.cli import main
 from cdknet.confidence import not_calibrated
 from cdknet.history import History
+from cdknet.metrics import clustering_accuracy
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts
 from cdknet.rehearsal import NoRehearsal, Rehearsal, plan_folds, rehearse, reread
@@ -86,7 +87,7 @@ def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
     assert set(CANDIDATES) - set(many) == {"no views", "old labels lead", "views of vectors"}
     assert "views of vectors" in distinct(CANDIDATES, PARAMS, (28, 28), 5)
     own = distinct(CANDIDATES, PARAMS, (28, 28), 5, ["views", "readout", "network"])  # a user's own parts
-    missing = {"views of vectors", "one spectral cut", "k-means", "paper's network"}
+    missing = {"views of vectors", "one spectral cut", "k-means", "paper's network", "k-means on samples"}
     assert set(CANDIDATES) - set(own) == {"views lead", *missing}
     heads = distinct(CANDIDATES, {**PARAMS, "readout": "heads"}, (6,), 5)
     assert {"paper", "k-means", "one spectral cut"} <= set(heads)
@@ -288,9 +289,20 @@ def test_what_was_chosen_is_what_a_run_says_it_used(fits, tmp_path):
 
 
 def test_a_method_is_tried_with_options_that_it_reads():
-    assert set(distinct(CANDIDATES, {**PARAMS, "method": "dec"}, (6,), 5)) == {"as given", "paper"}
+    always = {"as given", "k-means on samples"}
+    assert set(distinct(CANDIDATES, {**PARAMS, "method": "dec"}, (6,), 5)) == {*always, "paper"}
     paper = distinct(CANDIDATES, {**PARAMS, "method": "cd-knet"}, (6,), 5)
-    assert set(paper) == {"as given", "no old labels", "old labels low", "one spectral cut"}
+    assert set(paper) == {*always, "no old labels", "old labels low", "one spectral cut"}
+
+
+def test_k_means_on_samples_is_a_candidate_that_can_be_rehearsed_and_fitted():
+    options = {**PARAMS, **CANDIDATES["k-means on samples"], "n_new_classes": 2, "calibrate": False}
+    fold = plan_folds(Y.astype(np.int64), 2, folds=1, seed=0)[0]
+    found = rehearse(X, Y.astype(np.int64), fold, options, Parts(), seed=0, history=History())
+    assert found.accuracy == 1
+    model = ClassDiscovery(**options).fit(X, Y)
+    assert clustering_accuracy(TRUTH[Y < 0], model.labels_[Y < 0]) == 1
+    assert model.chosen_["network"] == "none"
 
 
 def test_a_clusterer_that_counts_for_itself_cannot_be_rehearsed(fits):

@@ -50,8 +50,12 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "k-means": {"readout": "k-means"},
     "paper's network": {"network": "paper"},
     "paper": {"method": "cd-knet", "readout": None},
+    "k-means on samples": {
+        **{"method": "sscd", "network": "none", "normalize_features": False},
+        **{"expansion": "none", "readout": None},
+    },
 }
-# Which options of the candidates a method reads beside `method`; CD-KNet+ reads all of them, rivals none.
+# Which options of candidates that name no method a method reads; CD-KNet+ reads all of them, rivals none.
 READ: dict[str, set[str]] = {"cd-knet": {"label_weight", "readout"}}
 GIVEN, ALONE = "as given", "no old labels"
 SPREAD = 0.1  # deviation of gains over the folds, where there is only one
@@ -212,7 +216,8 @@ def distinct(
         if any(value is not None and option in taken for option, value in options.items()):
             continue
         meant = DiscoverOptions.pick({**params, **options})
-        if meant.method != "cd-knet+" and not options.keys() <= {"method"} | READ.get(meant.method, set()):
+        read = options.keys() if "method" in options else READ.get(meant.method, set())
+        if meant.method != "cd-knet+" and not options.keys() <= read:
             continue
         meant = replace(meant, readout=meant.cut)
         if meant.method == "cd-knet+":
