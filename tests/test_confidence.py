@@ -270,6 +270,18 @@ def test_nothing_is_promised_that_was_not_seen():
     sure = {"overall": 0.9999, "calibration": {"calibrated": True, "accuracy": 1.0}}
     assert confidence_sentence(sure).startswith("more than 99 of 100")
     assert "no mistake to learn from" in confidence_sentence(sure)
+    beside = {**kept, "calibration": {**kept["calibration"], "plain": 0.88}}
+    assert confidence_sentence(beside).endswith("found .85, k-means on the columns .88")
+    beside["calibration"]["plain"] = 0.95
+    assert confidence_sentence(beside).endswith(
+        "on the columns .95: other options may do better, see cdknet tune"
+    )
+
+
+def test_a_fit_of_vectors_says_what_k_means_finds_of_the_hidden_classes(model):
+    assert model.calibration_["plain"] == 1  # blobs that lie apart
+    pictures = ClassDiscovery(**QUICK).fit(np.tile(X, (1, 11))[:, :64].reshape(-1, 8, 8), Y)
+    assert pictures.calibration_["plain"] is None  # pixels are no columns
 
 
 def test_the_run_and_the_command_line_say_it_in_words(model, tmp_path, capsys):

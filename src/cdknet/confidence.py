@@ -18,7 +18,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from cdknet.history import History
-from cdknet.metrics import expected_calibration_error, right_under_match
+from cdknet.metrics import clustering_accuracy, expected_calibration_error, right_under_match
 from cdknet.pipeline import Parts
 from cdknet.readout import Centers, class_means
 from cdknet.rehearsal import (
@@ -210,6 +210,7 @@ def calibrate(
     except NoRehearsal as reason:
         return not_calibrated(str(reason))
     start, accuracies = time.perf_counter(), []
+    plain: list[float] = []  # of k-means, where samples are vectors
     pairs: list[tuple[NDArray[Any], ...]] = []  # raw confidences, whether right, and those of halves
     for number, fold in enumerate(folds):
         history.progress("calibrate", number, len(folds))
@@ -241,6 +242,8 @@ def calibrate(
             checkpoint.save(f"calibrate-{number}", kept)
         pairs.append(tuple(kept.tensors[name].numpy() for name in ("raw", "right", "halves")))
         accuracies.append(kept.facts["row"]["accuracy"])
+        if kept.facts.get("plain") is not None:
+            plain.append(kept.facts["plain"])
     history.progress("calibrate", len(folds), len(folds))
     raw, right, halves = (np.concatenate(part) for part in zip(*pairs, strict=True))
     fitted = fit_map(raw, right, halves)
@@ -254,6 +257,7 @@ def calibrate(
             "samples": len(raw),
             "accuracy": float(np.mean(accuracies)),
             "accuracies": accuracies,
+            "plain": float(np.mean(plain)) if len(plain) == len(pairs) else None,
             "error_before": before,
             "error_after": after,
             "slope": fitted.slope,
@@ -272,7 +276,15 @@ def _fold_outcome(found: Rehearsal, fold: Fold, number: int, seconds: float) -> 
         "halves": raw_of_halves(found.features, found.truth),
     }
     row = {"stage": "calibrate", "epoch": number + 1, "accuracy": float(right.mean()), "seconds": seconds}
-    return Snapshot(1, True, {name: torch.from_numpy(a) for name, a in arrays.items()}, {"row": row})
+    facts = {"row": row, "plain": _plain_accuracy(found, len(fold.hidden))}
+    return Snapshot(1, True, {name: torch.from_numpy(a) for name, a in arrays.items()}, facts)
+
+
+def _plain_accuracy(found: Rehearsal, n_classes: int) -> float | None:
+    """What k-means finds on the samples themselves, where they are vectors: is the network worth it?"""
+    if found.samples is None:
+        return None
+    return clustering_accuracy(found.truth, cluster(found.samples, n_classes, restarts=RESTARTS).numpy())
 
 
 def _errors(pairs: list[tuple[NDArray[Any], ...]]) -> tuple[float, float | None]:

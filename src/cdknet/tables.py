@@ -164,6 +164,7 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
 
 
 MOST_HINTS = 4  # that are told
+WORSE = 0.05  # than k-means, in rehearsals that are short: from there on it is told what to do
 CHANCE = 1.5  # times guessing: below that it is told what guessing comes to
 LOW = 0.5  # share of given labels below which the samples themselves are to be doubted
 
@@ -195,7 +196,16 @@ def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) ->
     sentence += "; in its own rehearsals on hidden old classes this setting "
     if found > 0.999:
         return sentence + "made no mistake to learn from, so look at the least sure ones all the same"
-    return sentence + f"found {f'{found:.2f}'.removeprefix('0')}"
+    sentence += f"found {_share(found)}"
+    plain = calibration.get("plain")
+    if plain is None:
+        return sentence
+    sentence += f", k-means on the columns {_share(plain)}"
+    return sentence + (": other options may do better, see cdknet tune" if plain > found + WORSE else "")
+
+
+def _share(value: float) -> str:
+    return f"{value:.2f}".removeprefix("0")
 
 
 def tuning_table(report: dict[str, Any]) -> Table:
