@@ -27,7 +27,7 @@ from cdknet.reproduce.plan import (
 )
 from cdknet.reproduce.rows import spread
 from cdknet.reproduce.runner import open_problem, read_results, results_file, run_cells
-from cdknet.reproduce.studies import Studies, read_studies
+from cdknet.reproduce.studies import TABLE_METHODS, Studies, read_studies, tables_table
 from cdknet.runs import append_jsonl, plain
 
 ROOT = Path(__file__).parent.parent
@@ -155,6 +155,21 @@ def test_a_cell_whose_graph_was_cut_otherwise_is_run_again(tmp_path):
     assert stale == dict(zip(names, [False, True, False, True, True], strict=True))
     append_jsonl(results_file(tmp_path, "digits"), *({**one, "cuts": CUTS["agreed"]} for one in lines))
     assert not any(read_results(tmp_path)[cell.key]["stale"] for cell in cells)
+
+
+def test_vectors_whose_views_weighed_otherwise_are_run_again_however_they_are_cut():
+    by_heads = ("readout", "heads")
+    states = [Cell(name, "cd-knet+", 0, changes=(by_heads,)).cuts for name in ("digits", "wifi-csi-30")]
+    assert states == [0, CUTS["agreed"]]
+    assert Cell("wifi-csi-30", "uno", 0).cuts == 0  # has no views to weigh
+
+
+def test_real_tables_are_shown_with_the_best_of_each_in_bold():
+    fit = {"set": "vowel", "split": 0, "samples": 762, "columns": 13, "old_classes": 6, "new_classes": 5}
+    fits = [{**fit, "method": method, "acc": 0.1 * n} for n, method in enumerate(TABLE_METHODS)]
+    text = page({}, (), Studies(tables=[*fits, {**fits[0], "split": 1}]))  # split 1 is not whole
+    assert "| vowel | 762 x 13, 6/5 | 1 | 0.000 | 0.100 | 0.200 | 0.300 | 0.400 | **0.500** |" in text
+    assert tables_table(fits[:-1]) == ""
 
 
 def test_a_line_cut_short_costs_one_cell(tmp_path):

@@ -40,8 +40,8 @@ def read_results(results: Path) -> dict[str, dict[str, Any]]:
 
 
 def is_stale(line: Mapping[str, Any]) -> bool:
-    """Whether it is to be run again: the plan has set other options since, graphs are cut otherwise, or it
-    has no stage 3 and its labels are not those of stage 2, as they once were not.
+    """Whether it is to be run again: the plan has set other options since, it is cut otherwise (`CUTS`), or
+    it has no stage 3 and its labels are not those of stage 2, as they once were not.
     """
     cell = Cell.of(line["cell"])
     now = {name: plain(value) for name, value in cell.options.items()}
