@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from cdknet.inputs import Inputs, check_X, input_statistics
+from cdknet.inputs import Inputs, check_X, input_statistics, one_hot
 from cdknet.layers import Dropout, OverTime
 from cdknet.networks import PORTION, build_network, choose_architecture, embed, grow
 from cdknet.stages.loop import seeded
@@ -312,3 +312,30 @@ def test_dropout_lets_through_the_slope_of_what_it_kept():
     out = Dropout(0.5)(x)
     (slope,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(slope, (out != 0).to(x.dtype) * 2)
+
+
+def test_what_stands_for_yes_and_no_does_not_matter():
+    rng = np.random.default_rng(0)
+    yes = rng.random((300, 4)) < [0.5, 0.3, 0.02, 0.9]
+    coded = [inputs_as_taken_in(np.where(yes, high, low)) for low, high in [(0, 1), (1, 2), (-5.0, 7.5)]]
+    for other in coded[1:]:
+        np.testing.assert_allclose(coded[0], other, atol=1e-5)
+    words = inputs_as_taken_in(np.stack([yes, ~yes], axis=2).reshape(300, 8))  # each a category of two
+    distances = [np.square(x[:100, None] - x[None, :100]).sum(axis=2) for x in (coded[0], words)]
+    np.testing.assert_allclose(*distances, atol=1e-4)
+    assert 0.9 < coded[0][:, 0].var() < 1.1, "as much as a number"
+    assert coded[0][:, 2].var() < 0.2, "a rare value not more than a frequent one"
+
+
+def inputs_as_taken_in(X):
+    mean, scale = input_statistics(Inputs(X.astype(np.float32)))
+    return (X - mean.numpy()) / scale.numpy()
+
+
+def test_columns_of_a_category_are_known_by_the_one_in_each_row():
+    rng = np.random.default_rng(0)
+    colour, size = np.eye(5)[rng.integers(0, 5, 200)], np.eye(2)[rng.integers(0, 2, 200)]
+    flag = rng.integers(0, 2, (200, 1))
+    x = torch.from_numpy(np.hstack([flag, colour, size, flag]) == 1)
+    assert one_hot(x).tolist() == [0, *[5] * 5, 2, 2, 0]
+    assert one_hot(x[:, :0]).tolist() == []

@@ -5,6 +5,7 @@ A sample is a vector (d,), a grey image (h, w), an image with channels (c, h, w)
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -177,9 +178,8 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     """Mean and standard deviation to standardise by: of each feature of a vector, of each channel else.
 
     Over at most 20,000 rows, evenly spaced. A feature that is constant, up to rounding of its own values or
-    of the largest feature's, gets deviation 1; columns of a table may have units that are far apart. So does
-    a feature of 0 and 1 alone: the columns of a category together then weigh about as much as one number, and
-    a rare value not more than a frequent one.
+    of the largest feature's, gets deviation 1; columns of a table may have units that are far apart. Of
+    columns of two values, and of those of a category, see `_scale_of_marks`.
     """
     rows = torch.arange(len(inputs)) if rows is None else rows
     if len(rows) > 20_000:
@@ -188,10 +188,8 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     channels = shape[0] if len(shape) in (1, 3) or (len(shape) == 2 and shape[0] == 2) else 1
     count, total, squares = 0, torch.zeros(channels).double(), torch.zeros(channels).double()
     shift: Tensor | None = None
-    flags = torch.full((channels,), len(shape) == 1)
     for part in rows.split(CHUNK):
         x = inputs.take(part).double().reshape(len(part), channels, -1)
-        flags &= ((x == 0) | (x == 1)).all(dim=2).all(dim=0)
         shift = x.mean(dim=(0, 2)) if shift is None else shift  # squares of small numbers only
         x = x - shift[:, None]
         count += x.shape[0] * x.shape[2]
@@ -201,19 +199,67 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     mean = total / count
     deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
     rounding = torch.maximum(2e-7 * (mean + shift).abs(), 1e-12 * deviation.max())
-    deviation[(deviation <= rounding) | flags] = 1.0
+    deviation[deviation <= rounding] = 1.0
+    if len(shape) == 1:
+        marks = _scale_of_marks(inputs, rows)
+        deviation = torch.where(marks > 0, marks, deviation)
     return (mean + shift).float(), deviation.float()
+
+
+def _scale_of_marks(inputs: Inputs, rows: Tensor) -> Tensor:
+    """(d,) what to divide columns of two values by; 0 for others.
+
+    A category (0 and a single 1 in each row) or a column of two values, whichever these are, then weighs
+    about as much as a number, and a rare value not more than a frequent one.
+    """
+    low, high = inputs.take(rows[:1])[0], inputs.take(rows[:1])[0]
+    for part in rows.split(CHUNK):
+        x = inputs.take(part)
+        low, high = torch.minimum(low, x.amin(dim=0)), torch.maximum(high, x.amax(dim=0))
+    two = high > low
+    for part in rows.split(CHUNK):
+        x = inputs.take(part)
+        two &= ((x == low) | (x == high)).all(dim=0)
+    scale = torch.where(two, (high - low) / 2, 0.0).double()
+    flags = (two & (low == 0) & (high == 1)).nonzero()[:, 0]
+    values = one_hot(torch.cat([inputs.take(part)[:, flags] == 1 for part in rows.split(CHUNK)]))
+    scale[flags[values == 2]] = math.sqrt(0.5)
+    scale[flags[values > 2]] = 1.0
+    return scale
+
+
+def one_hot(x: Tensor) -> Tensor:
+    """(d,) of how many columns the category is that a column of x, (n, d) True or False, is of; 0 for none.
+
+    The columns of a category stand side by side, and each row has one True among them.
+    """
+    found = torch.zeros(x.shape[1], dtype=torch.int64)
+    sums = torch.cat([torch.zeros(1, dtype=torch.int64), x.sum(dim=0).cumsum(dim=0)])
+    ends = torch.searchsorted(sums, sums[:-1] + len(x))  # up to there columns have as many True as rows
+    start = 0
+    while start < x.shape[1]:
+        end = int(ends[start])
+        fits = end < len(sums) and sums[end] - sums[start] == len(x) and x[:, start:end].any(dim=1).all()
+        if fits:
+            found[start:end] = end - start
+        start = end if fits else start + 1
+    return found
+
+
+def has_two_values(x: Tensor) -> Tensor:
+    """(d,) which columns of x, (n, d), have two values."""
+    low, high = x.amin(dim=0), x.amax(dim=0)
+    return (high > low) & ((x == low) | (x == high)).all(dim=0)
 
 
 def is_side_note(x: Tensor) -> Tensor:
     """(d,) which columns of x, (n, d), have two values, where these vary less than the numbers beside them.
 
-    Such are the columns of a category. One of 0 and 1 (or 1 apart: centred) counts as it varies, any other as
-    1, which is what it varies when standardised. Where columns of two values are most of what there is, as in
-    a list of answers or a black and white picture, they are the samples and no note on them.
+    Such are the columns of a category. One of two values counts as much as it varies when these are 0 and 1,
+    a number as 1. Where columns of two values are most of what there is, as in a list of answers or a black
+    and white picture, they are the samples and no note on them.
     """
     low, high = x.amin(dim=0), x.amax(dim=0)
-    two = ((x == low) | (x == high)).all(dim=0)
-    varies = x.var(dim=0, correction=0)
-    weight = torch.where((high - low - 1).abs() < 1e-5, varies, (varies > 0).to(varies))
-    return two & (weight[two].sum() < weight[~two].sum())
+    two = has_two_values(x)
+    varies = ((x - low) / (high - low).clamp_min(torch.finfo(x.dtype).tiny)).var(dim=0, correction=0)
+    return two & (varies[two].sum() < (high > low)[~two].sum())

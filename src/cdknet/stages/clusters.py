@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from cdknet.inputs import is_side_note
+from cdknet.inputs import has_two_values, is_side_note
 from cdknet.networks import unit_length
 from cdknet.options import DiscoverOptions
 from cdknet.readout import MOST_VOTERS, Neighbors, class_means
@@ -113,10 +113,14 @@ def cut_features(
 ) -> Snapshot:
     """Clusters of the rows of z, to be kept: as `clusterer` or `options.cut` says, or given as `labels`.
 
-    Those that are agreed on keep to the gaps among `samples`, if vectors are given (`along_gaps`).
+    Those that are agreed on keep to the gaps among `samples`, if vectors are given (`along_gaps`). Where most
+    of these are copies of others, they are cut themselves, by k-means: the neighbours of a sample are its
+    copies, and what is learned to tell it from them is the little by which they differ.
     """
     m_u, restarts = wanted_classes(options), options.kmeans_restarts
     cut = "given" if labels is not None else "own" if clusterer is not None else options.cut
+    if cut == "agreed" and samples is not None and _are_copies(samples):
+        cut, labels = "k-means", cluster(samples, m_u, restarts=restarts, seed=seed)
     if cut == "agreed":
         labels = agreed_labels(z, m_u, restarts=restarts, seed=seed)
         if samples is not None and m_u > 1:
@@ -162,15 +166,11 @@ def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int =
     These ways lean to classes of equal size (U is centred: its last vector cuts a class much larger than the
     others in two). Where that was done (`TORN`), the same is asked of rows that do not, and of ways that keep
     closer to the neighbours; if one of them leaves far less of a tear, it has found the gaps, if they are as
-    many as it takes (`_least_torn`). Where most samples are copies of others, as in a list of yes and no, the
-    neighbours of a sample are its copies and a graph of them says nothing: k-means alone is asked.
+    many as it takes (`_least_torn`).
     """
     few = math.ceil(restarts / 3)  # each is one voice of many
 
     def label(part: Tensor) -> Tensor:
-        if _are_copies(part):
-            return cluster(part, n_clusters, restarts=restarts, seed=seed)
-
         def voices(n: int, blends: Sequence[float], *, centred: bool) -> list[Tensor]:
             rows = [_rows_of(graph, part, n, centred=centred) for graph in graphs]
             ways = [torch.cat([blend * part, U], dim=1) if blend else U for U in rows for blend in blends]
@@ -202,8 +202,6 @@ def along_gaps(x: Tensor, labels: Tensor, n_clusters: int, *, restarts: int = 10
 
     def label(part: Tensor) -> Tensor:
         given = labels[rows]
-        if _are_copies(part):
-            return given
         graphs = _graphs(part, n_clusters, GRAPHS)
         if tear(graphs[0], given.numpy()) < TORN:
             return given
@@ -242,9 +240,11 @@ def _least_torn(
     return best if least_torn(n_clusters + 1)[0] >= min(TORN, MUCH_MORE * least) else None
 
 
-def _are_copies(z: Tensor) -> bool:
-    """Whether most rows stand there more than once."""
-    return 2 * len(torch.unique(z, dim=0)) < len(z)
+def _are_copies(x: Tensor) -> bool:
+    """Whether most samples stand there more than once; by columns of yes and no if these are most."""
+    two = has_two_values(x)
+    told = x[:, two] if two.any() and not is_side_note(x).any() else x
+    return 2 * len(torch.unique(told, dim=0)) < len(x)
 
 
 def _sizeable(labels: Tensor, n_clusters: int) -> bool:
