@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from cdknet import ClassDiscovery
 from cdknet.data import OpenWorldProblem, hide_classes
 from cdknet.metrics import new_class_scores, old_class_accuracy, open_world_report
-from cdknet.reproduce.plan import CUTS, METHODS
+from cdknet.reproduce.plan import METHODS, VECTOR_CUTS
 from cdknet.reproduce.runner import revision
 from cdknet.reproduce.studies import TABLE_METHODS, tables_table
 from cdknet.runs import append_jsonl, read_jsonl
@@ -111,7 +111,7 @@ def main() -> None:
                     continue
                 line = {"set": name, "split": split, "method": method, "samples": samples}
                 line |= {"columns": columns, "old_classes": old, "new_classes": problem.n_new_classes}
-                line |= fitted(problem, method, split) | {"cuts": CUTS["agreed"], "revision": revision()}
+                line |= fitted(problem, method, split) | {"cuts": VECTOR_CUTS, "revision": revision()}
                 append_jsonl(arguments.results, line)
                 lines.append(line)
                 print(*line.values(), flush=True)

@@ -30,7 +30,7 @@ from cdknet.metrics import new_class_scores
 from cdknet.options import DiscoverOptions
 from cdknet.pipeline import Parts
 from cdknet.rehearsal import plan_folds, rehearse, reread
-from cdknet.reproduce.plan import CUTS
+from cdknet.reproduce.plan import VECTOR_CUTS
 from cdknet.reproduce.runner import revision
 from cdknet.reproduce.studies import tuning_table
 from cdknet.runs import append_jsonl, read_jsonl
@@ -123,7 +123,7 @@ def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -
                     "split": split,
                     "candidate": candidate,
                     "of": len(candidates),
-                    "cuts": CUTS["agreed"],
+                    "cuts": VECTOR_CUTS,
                     "rehearsed": [round(a, 4) for a in folds[candidate]],
                     "acc": round(found(problem, split, params, Path(cache)), 4),
                     "seconds": round(time.perf_counter() - start),
@@ -149,7 +149,7 @@ def main() -> None:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     lines: list[Line] = []
     if arguments.results.exists():
-        lines = [line for line in read_jsonl(arguments.results) if line.get("cuts") == CUTS["agreed"]]
+        lines = [line for line in read_jsonl(arguments.results) if line.get("cuts") == VECTOR_CUTS]
     done = {(line["set"], line["split"], line["candidate"]) for line in lines}
     for split in range(arguments.splits):
         for name in arguments.sets or there:

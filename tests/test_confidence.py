@@ -270,6 +270,8 @@ def test_nothing_is_promised_that_was_not_seen():
     sure = {"overall": 0.9999, "calibration": {"calibrated": True, "accuracy": 1.0}}
     assert confidence_sentence(sure).startswith("more than 99 of 100")
     assert "no mistake to learn from" in confidence_sentence(sure)
+    unlike = {**kept, "calibration": {**kept["calibration"], "accuracies": [0.7, 1.0]}}
+    assert confidence_sentence(unlike).endswith("found .70 to 1.00"), "their mean is not sure"
     beside = {**kept, "calibration": {**kept["calibration"], "plain": 0.88}}
     assert confidence_sentence(beside).endswith("found .85, k-means on the columns .88")
     beside["calibration"]["plain"] = 0.95

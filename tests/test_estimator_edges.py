@@ -288,6 +288,8 @@ def test_a_model_says_how_well_it_knows_what_it_was_told(tmp_path):
     assert model.given_accuracy_ == np.mean(model.predict(X[Y >= 0]) == Y[Y >= 0])
     assert ClassDiscovery.load(model.save(tmp_path / "run")).given_accuracy_ == model.given_accuracy_
     assert given_sentence(0.98) == "predict answers with them for 98 of 100 labelled samples"
+    assert given_sentence(0.998) == "predict answers with them for more than 99 of 100 labelled samples"
+    assert given_sentence(1.0) == "predict answers with them for 100 of 100 labelled samples"
     assert "9999" in given_sentence(0.1)
 
 

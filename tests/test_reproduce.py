@@ -21,6 +21,7 @@ from cdknet.reproduce.plan import (
     METHODS,
     TABLES,
     TITLES,
+    VECTOR_CUTS,
     Cell,
     budget_options,
     plan,
@@ -153,14 +154,14 @@ def test_a_cell_whose_graph_was_cut_otherwise_is_run_again(tmp_path):
     append_jsonl(results_file(tmp_path, "digits"), *lines)  # of the time before graphs had a number
     stale = {cell.method: read_results(tmp_path)[cell.key]["stale"] for cell in cells}
     assert stale == dict(zip(names, [False, True, False, True, True], strict=True))
-    append_jsonl(results_file(tmp_path, "digits"), *({**one, "cuts": CUTS["agreed"]} for one in lines))
+    append_jsonl(results_file(tmp_path, "digits"), *({**one, "cuts": CUTS} for one in lines))
     assert not any(read_results(tmp_path)[cell.key]["stale"] for cell in cells)
 
 
 def test_vectors_whose_views_weighed_otherwise_are_run_again_however_they_are_cut():
     by_heads = ("readout", "heads")
     states = [Cell(name, "cd-knet+", 0, changes=(by_heads,)).cuts for name in ("digits", "wifi-csi-30")]
-    assert states == [0, CUTS["agreed"]]
+    assert states == [0, VECTOR_CUTS]
     assert Cell("wifi-csi-30", "uno", 0).cuts == 0  # has no views to weigh
 
 

@@ -27,6 +27,7 @@ class Evaluation(NamedTuple):
     n_scored: int
     n_unlabelled: int
     n_strange: int  # ids of the truth that the run does not know
+    n_contradicted: int  # given labels that the truth calls otherwise
     scores: Scores
     confidence: ConfidenceScores
     calibrated: bool  # else the confidence ranks samples, and is no share that is right
@@ -48,6 +49,7 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
     """Compare what the run calls its unlabelled samples with the truth, matched by id."""
     truth, run = read_labels(truth_file), read_run(folder)
     unlabelled = [row for row in run.labels if row["given"] == "0"]
+    given = [row for row in run.labels if row["given"] == "1"]
     scored = [row for row in unlabelled if row["id"] in truth]
     if not scored and any(row["id"] in truth for row in run.labels):
         raise ValueError(
@@ -66,16 +68,28 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
     new = tuple(sorted(set(y.tolist()) - old))
     mixed = bool(new) and any(c in old for c in y.tolist())
     table = contingency(y, labels)
+    classes, clusters = by_name(table.classes.tolist()), by_name(table.clusters.tolist())
     return Evaluation(
         n_scored=len(scored),
         n_unlabelled=len(unlabelled),
         n_strange=len(truth.keys() - {row["id"] for row in run.labels}),
+        n_contradicted=sum(truth.get(row["id"], row["label"]) != row["label"] for row in given),
         scores=scores(y, labels),
         confidence=confidence_scores(y, labels, sure),
         calibrated=bool(run.config.get("confidence", {}).get("calibration", {}).get("calibrated")),
         open_world=open_world_report(HiddenTruth(y, new), labels) if mixed else None,
         matching=match_clusters(y, labels),
-        counts=table.counts.tolist(),
-        classes=table.classes.tolist(),
-        labels=table.clusters.tolist(),
+        counts=table.counts[np.ix_(classes, clusters)].tolist(),
+        classes=table.classes[classes].tolist(),
+        labels=table.clusters[clusters].tolist(),
     )
+
+
+def by_name(names: list[str]) -> list[int]:
+    """The order of names: numbers by their value, 9 before 10, then the others."""
+
+    def key(i: int) -> tuple[bool, float, str]:
+        number = names[i].removeprefix("-").isdecimal()
+        return not number, float(names[i]) if number else 0.0, names[i]
+
+    return sorted(range(len(names)), key=key)

@@ -205,8 +205,8 @@ class DiscoverOptions(Options):
     )
     view_weight: float | None = option(
         None,
-        "CD-KNet+: mu, weight of what views of a sample have in common; unset: 3, of vectors 1, where labels "
-        "lead 0",
+        "CD-KNet+: mu, weight of what views of a sample have in common; unset: 1 for vectors, else 3, or 0 "
+        "where labels lead",
         least=0,
         of=PLUS,
     )

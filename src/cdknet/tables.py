@@ -64,10 +64,17 @@ def scores_table(title: str, scores: Scores) -> Table:
 
 def evaluation_tables(result: Evaluation) -> list[Table]:
     strange = f"; {result.n_strange} ids of the truth are none of the run's" if result.n_strange else ""
+    if result.n_contradicted:
+        strange += f"; it calls {result.n_contradicted} given labels otherwise: is it of these samples?"
     title = f"{result.n_scored} of {result.n_unlabelled} unlabelled samples{strange}"
     tables = [scores_table(title, result.scores)]
     title = "How far the confidence could be trusted"
-    trust = Table(title=title if result.calibrated else f"{title}: it only ranks", title_justify="left")
+    trust = Table(
+        title=title if result.calibrated else f"{title}: it only ranks",
+        title_justify="left",
+        caption="right ones surer: how often a right label is surer than a wrong one; .5 is chance",
+        caption_justify="left",
+    )
     names = ("expected right", "right", "calibration error", "right ones surer")
     shown = dict(zip(names, result.confidence, strict=True))
     if not result.calibrated:
@@ -164,6 +171,7 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
 
 
 MOST_HINTS = 4  # that are told
+UNLIKE = 0.1  # folds that differ by more are told each, so that nobody takes their mean for sure
 WORSE = 0.05  # than k-means, in rehearsals that are short: from there on it is told what to do
 CHANCE = 1.5  # times guessing: below that it is told what guessing comes to
 LOW = 0.5  # share of given labels below which the samples themselves are to be doubted
@@ -171,7 +179,8 @@ LOW = 0.5  # share of given labels below which the samples themselves are to be 
 
 def given_sentence(accuracy: float, *, timed: bool = False) -> str:
     """How well a run knows what it was told, in words. A `timed` one may have learned too little."""
-    told = f"predict answers with them for {100 * accuracy:.0f} of 100 labelled samples"
+    share = "more than 99" if 0.995 <= accuracy < 1 else f"{100 * accuracy:.0f}"
+    told = f"predict answers with them for {share} of 100 labelled samples"
     if accuracy >= LOW:
         return told
     if timed:
@@ -196,7 +205,9 @@ def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) ->
     sentence += "; in its own rehearsals on hidden old classes this setting "
     if found > 0.999:
         return sentence + "made no mistake to learn from, so look at the least sure ones all the same"
-    sentence += f"found {_share(found)}"
+    each = calibration.get("accuracies", [found])
+    far = max(each) - min(each) > UNLIKE
+    sentence += f"found {_share(min(each))} to {_share(max(each))}" if far else f"found {_share(found)}"
     plain = calibration.get("plain")
     if plain is None:
         return sentence

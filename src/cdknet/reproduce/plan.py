@@ -80,10 +80,10 @@ OURS = ("cd-knet+", "cd-knet+-exp")
 IMAGES = ("mnist", "fashion-mnist", "cifar-100")
 DATASETS = (*IMAGES, "rf-50-sim", "wifi-csi-30")
 
-# The state of each read-out that looks at graphs of neighbours. 1: a spectral cut took large classes for two,
-# and ways that agreed on it were not questioned; 2: gaps were followed though there were others, and views of
-# vectors weighed as much as those of pictures.
-CUTS = {"spectral": 2, "agreed": 3}
+# The state of what is no option. 1: a spectral cut took large classes for two, and ways that agreed on it were
+# not questioned. 2, of vectors: gaps were followed though there were more of them than classes, and views
+# weighed as much as those of pictures.
+CUTS, VECTOR_CUTS = 2, 3
 VECTORS = ("wifi-csi-30",)
 
 # Budgets: options that hold for every method of a data set.
@@ -153,11 +153,11 @@ class Cell(NamedTuple):
     def cuts(self) -> int:
         """Which state of what is no option (`CUTS`) a fit depends on; 0: on none."""
         options = self.options
-        if options["method"] != "cd-knet+":
-            return CUTS["spectral"] if options["method"] == "spectral" else 0
-        if self.dataset in VECTORS and "view_weight" not in options:
-            return CUTS["agreed"]
-        return CUTS.get(options.get("readout", "agreed"), 0)
+        plus, readout = options["method"] == "cd-knet+", options.get("readout", "agreed")
+        if plus and self.dataset in VECTORS and (readout == "agreed" or "view_weight" not in options):
+            return VECTOR_CUTS
+        by_graph = options["method"] == "spectral" or (plus and readout in ("agreed", "spectral"))
+        return CUTS if by_graph else 0
 
     @classmethod
     def of(cls, kept: Mapping[str, Any]) -> Cell:
