@@ -119,8 +119,9 @@ chosen in trials on hidden *old* classes of the real tables (not satimage, which
 wifi-csi-30's too, on blobs and by `benchmarks/unequal_classes.py`. What led to these trials was that CD-KNet+
 had done badly on the new classes of one split of these tables; they were looked at again after two changes.
 How columns of two values are scaled was mended after a table of such columns and one number that says nothing
-had shown that it mattered what stands for yes and no. The rule for gaps is for pictures and recordings, too;
-their fits were not run again for it but eleven (digits, rf-50-sim, a seed of MNIST), which had the same clusters.
+had shown that it mattered what stands for yes and no. The rule for gaps holds for pictures and recordings
+too. Of their fits eleven were run again for it (digits, rf-50-sim, a seed of MNIST): they had the same
+clusters. The others were not.
 """
 
 FORMER = f"""\

@@ -80,9 +80,9 @@ OURS = ("cd-knet+", "cd-knet+-exp")
 IMAGES = ("mnist", "fashion-mnist", "cifar-100")
 DATASETS = (*IMAGES, "rf-50-sim", "wifi-csi-30")
 
-# The state of what is no option. 1: a spectral cut took large classes for two, and ways that agreed on it were
-# not questioned. 2, of vectors: gaps were followed though there were more of them than classes, and views
-# weighed as much as those of pictures.
+# The state of what is no option. 1: a spectral cut took large classes for two, and ways that agreed on it
+# were not questioned. 2, of vectors: gaps were followed though there were more of them than classes, and
+# views weighed as much as those of pictures.
 CUTS, VECTOR_CUTS = 2, 3
 VECTORS = ("wifi-csi-30",)
 
