@@ -325,6 +325,8 @@ def test_what_stands_for_yes_and_no_does_not_matter():
     np.testing.assert_allclose(*distances, atol=1e-4)
     assert 0.9 < coded[0][:, 0].var() < 1.1, "as much as a number"
     assert coded[0][:, 2].var() < 0.2, "a rare value not more than a frequent one"
+    hair = np.float32(1e6) + np.where(yes[:, :1], np.float32(0.0625), 0)  # next to 1e6 in float32
+    assert input_statistics(Inputs(hair.astype(np.float32)))[1].tolist() == [1], "rounding is no answer"
 
 
 def inputs_as_taken_in(X):

@@ -199,10 +199,11 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     mean = total / count
     deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
     rounding = torch.maximum(2e-7 * (mean + shift).abs(), 1e-12 * deviation.max())
-    deviation[deviation <= rounding] = 1.0
+    constant = deviation <= rounding
     if len(shape) == 1:
         marks = _scale_of_marks(inputs, rows)
         deviation = torch.where(marks > 0, marks, deviation)
+    deviation[constant] = 1.0
     return (mean + shift).float(), deviation.float()
 
 
