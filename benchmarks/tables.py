@@ -100,6 +100,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of doubtful columns: these sets are what they are
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     lines = read_jsonl(arguments.results) if arguments.results.exists() else []
+    lines = [line for line in lines if line["cuts"] == VECTOR_CUTS]
     done = {(line["set"], line["split"], line["method"]) for line in lines}
     for split in range(arguments.splits):
         for name in sets:

@@ -341,3 +341,6 @@ def test_columns_of_a_category_are_known_by_the_one_in_each_row():
     x = torch.from_numpy(np.hstack([flag, colour, size, flag]) == 1)
     assert one_hot(x).tolist() == [0, *[5] * 5, 2, 2, 0]
     assert one_hot(x[:, :0]).tolist() == []
+    x[0, 1:6] = False  # a gap
+    assert one_hot(x).tolist() == [0, *[6] * 5, 2, 2, 0]
+    assert one_hot(x[:, 2:6]).tolist() == [5] * 4  # as drop_first leaves it

@@ -327,7 +327,8 @@ def test_what_tune_keeps_stands_beside_the_outcome():
     ]
     text = page({}, (), Studies(tuning=fits))
     assert "| digits | 0 | 3 | -1.00 | 0.900 | no heads, 0.850 | paper, 0.950 |" in text
-    assert "-0.050 in the mean of 1 problems" in text
+    assert "-1.00 in the mean of 1 problems. Kept less as given: -0.050 in the mean, -0.050 at worst" in text
+    assert "the best in hindsight would be +0.100 above what was kept" in text
     assert "| digits | 1 |" not in text
 
 

@@ -290,6 +290,8 @@ def test_what_was_chosen_is_what_a_run_says_it_used(fits, tmp_path):
 
 def test_a_method_is_tried_with_options_that_it_reads():
     always = {"as given", "k-means on samples"}
+    assert "k-means on samples" not in distinct(CANDIDATES, {**PARAMS, "novelty": True}, (6,), 5)
+    assert "k-means on samples" not in distinct(CANDIDATES, PARAMS, (6,), 5, ["readout"])
     assert set(distinct(CANDIDATES, {**PARAMS, "method": "dec"}, (6,), 5)) == {*always, "paper"}
     paper = distinct(CANDIDATES, {**PARAMS, "method": "cd-knet"}, (6,), 5)
     assert set(paper) == {*always, "no old labels", "old labels low", "one spectral cut"}

@@ -210,7 +210,7 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
 def _scale_of_marks(inputs: Inputs, rows: Tensor) -> Tensor:
     """(d,) what to divide columns of two values by; 0 for others.
 
-    A category (0 and a single 1 in each row) or a column of two values, whichever these are, then weighs
+    A category (0 and at most a single 1 in a row) or a column of two values, whichever these are, then weighs
     about as much as a number, and a rare value not more than a frequent one.
     """
     low, high = inputs.take(rows[:1])[0], inputs.take(rows[:1])[0]
@@ -221,7 +221,7 @@ def _scale_of_marks(inputs: Inputs, rows: Tensor) -> Tensor:
     for part in rows.split(CHUNK):
         x = inputs.take(part)
         two &= ((x == low) | (x == high)).all(dim=0)
-    scale = torch.where(two, (high - low) / 2, 0.0).double()
+    scale = torch.where(two, high.double() / 2 - low.double() / 2, 0.0)
     flags = (two & (low == 0) & (high == 1)).nonzero()[:, 0]
     values = one_hot(torch.cat([inputs.take(part)[:, flags] == 1 for part in rows.split(CHUNK)]))
     scale[flags[values == 2]] = math.sqrt(0.5)
@@ -230,20 +230,21 @@ def _scale_of_marks(inputs: Inputs, rows: Tensor) -> Tensor:
 
 
 def one_hot(x: Tensor) -> Tensor:
-    """(d,) of how many columns the category is that a column of x, (n, d) True or False, is of; 0 for none.
+    """(d,) how many values the category has that a column of x, (n, d) True or False, is of; 0 for none.
 
-    The columns of a category stand side by side, and each row has one True among them.
+    The columns of a category stand side by side, and no row has two True among them. Rows that have none, at
+    most half, count as a value if there are three others: gaps, or the one that was left out.
     """
     found = torch.zeros(x.shape[1], dtype=torch.int64)
-    sums = torch.cat([torch.zeros(1, dtype=torch.int64), x.sum(dim=0).cumsum(dim=0)])
-    ends = torch.searchsorted(sums, sums[:-1] + len(x))  # up to there columns have as many True as rows
     start = 0
     while start < x.shape[1]:
-        end = int(ends[start])
-        fits = end < len(sums) and sums[end] - sums[start] == len(x) and x[:, start:end].any(dim=1).all()
-        if fits:
-            found[start:end] = end - start
-        start = end if fits else start + 1
+        seen, end = x[:, start].clone(), start + 1
+        while end < x.shape[1] and not (seen & x[:, end]).any():
+            seen |= x[:, end]
+            end += 1
+        if (end - start > 1 and seen.all()) or (end - start > 2 and 2 * seen.sum() >= len(x)):
+            found[start:end] = end - start + int(not seen.all())
+        start = end
     return found
 
 

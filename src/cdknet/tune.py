@@ -34,6 +34,7 @@ from cdknet.stages.clusters import CUTTING
 from cdknet.stages.plus import suited
 from cdknet.views import view_name
 
+GIVEN, ALONE, PLAIN = "as given", "no old labels", "k-means on samples"
 # What is tried: options that differ from those given. The first is what is kept where none is better.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "as given": {},
@@ -50,14 +51,13 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "k-means": {"readout": "k-means"},
     "paper's network": {"network": "paper"},
     "paper": {"method": "cd-knet", "readout": None},
-    "k-means on samples": {
+    PLAIN: {
         **{"method": "sscd", "network": "none", "normalize_features": False},
         **{"expansion": "none", "readout": None},
     },
 }
 # Which options of candidates that name no method a method reads; CD-KNet+ reads all of them, rivals none.
 READ: dict[str, set[str]] = {"cd-knet": {"label_weight", "readout"}}
-GIVEN, ALONE = "as given", "no old labels"
 SPREAD = 0.1  # deviation of gains over the folds, where there is only one
 LEAST_GAIN = 0.005  # score from which on options are changed
 ROOM = 10  # a time budget worth so many rehearsals leaves room to try other options
@@ -214,6 +214,8 @@ def distinct(
     seen: list[tuple[str, DiscoverOptions]] = []
     for name, options in candidates.items():
         if any(value is not None and option in taken for option, value in options.items()):
+            continue
+        if name == PLAIN and (params["novelty"] or "readout" in taken):  # has no stage 1, and its own cut
             continue
         meant = DiscoverOptions.pick({**params, **options})
         read = options.keys() if "method" in options else READ.get(meant.method, set())

@@ -181,7 +181,7 @@ def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
         "Random splits of the classes (`benchmarks/tune_study.py`, of wifi-csi-30 and pictures at most 1,000 "
         "samples of a class; one core). Each candidate of `tune` is scored on hidden *old* classes and then "
         "fitted; held-out ACC on the really new classes is for this table alone. Rank: the correlation of "
-        f"both orders over the candidates, {np.mean(ranks):+.2f} in the mean of {len(won)} problems. Kept "
+        f"both orders over the candidates, {np.nanmean(ranks):+.2f} in the mean of {len(won)} problems. Kept "
         f"less as given: {np.mean(won):+.3f} in the mean, {min(won):+.3f} at worst; the best in hindsight "
         f"would be {np.mean(missed):+.3f} above what was kept. That gains over the options as given count, "
         "and not accuracies, was decided after two splits of digits and two seeds of wifi-csi-30's own "
