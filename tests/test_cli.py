@@ -84,6 +84,20 @@ def test_evaluation_matches_the_truth_by_name(run, tmp_path, capsys):
     assert not result["calibrated"]  # there are three old classes
     assert "it only ranks" in said
     assert "calibration error" not in said
+    assert result["n_contradicted"] == 0  # other names are no other classes
+    assert result["classes"] == ["class 3", "class 4"]
+
+
+def test_a_truth_of_other_samples_is_told(run, tmp_path, capsys):
+    truth = tmp_path / "truth.csv"
+    rows = labels_of(run / "labels.csv")
+    truth.write_text("id,label\n" + "".join(f"{row['id']},{i % 12}\n" for i, row in enumerate(rows)))
+    assert main(["evaluate", str(run), "--truth", str(truth), "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["n_contradicted"] > 10
+    assert result["classes"] == sorted(result["classes"], key=int), "9 before 10"
+    assert main(["evaluate", str(run), "--truth", str(truth)]) == 0
+    assert "is it of these samples?" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

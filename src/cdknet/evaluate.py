@@ -27,7 +27,7 @@ class Evaluation(NamedTuple):
     n_scored: int
     n_unlabelled: int
     n_strange: int  # ids of the truth that the run does not know
-    n_contradicted: int  # given labels that the truth calls otherwise
+    n_contradicted: int  # given labels in whose place the truth has another old class
     scores: Scores
     confidence: ConfidenceScores
     calibrated: bool  # else the confidence ranks samples, and is no share that is right
@@ -73,7 +73,7 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
         n_scored=len(scored),
         n_unlabelled=len(unlabelled),
         n_strange=len(truth.keys() - {row["id"] for row in run.labels}),
-        n_contradicted=sum(truth.get(row["id"], row["label"]) != row["label"] for row in given),
+        n_contradicted=sum(truth.get(row["id"]) in old - {row["label"]} for row in given),
         scores=scores(y, labels),
         confidence=confidence_scores(y, labels, sure),
         calibrated=bool(run.config.get("confidence", {}).get("calibration", {}).get("calibrated")),
