@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from cdknet import ClassDiscovery
-from cdknet.metrics import clustering_accuracy
+from cdknet.core.metrics import clustering_accuracy
 from cdknet.reproduce.plan import METHODS
 
 EQUAL, UNEQUAL = (80, 80, 80), (160, 60, 30)  # samples of the new classes

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from cdknet import ClassDiscovery, data
+from cdknet.cli.demo import compare
+from cdknet.core.openworld import OpenWorldData
 from cdknet.data import OpenWorldProblem, hide_classes
-from cdknet.data.openworld import OpenWorldData
-from cdknet.demo import compare
 from cdknet.options import DiscoverOptions
 from cdknet.reproduce.plan import DATASETS
 

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from cdknet import ClassDiscovery, data
-from cdknet.confidence import HALVES
-from cdknet.metrics import new_class_confidence
-from cdknet.pipeline import keep_freed_memory
+from cdknet.core.metrics import new_class_confidence
+from cdknet.fit.pipeline import keep_freed_memory
+from cdknet.trust.confidence import HALVES
 
 SETS = ("digits", "wifi-csi-30", "mnist", "fashion-mnist", "rf-50-sim", "cifar-100")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cdknet.demo import Comparison, compare, digits_problem, fit_digits, with_paper
-from cdknet.metrics import Scores
+from cdknet.cli.demo import Comparison, compare, digits_problem, fit_digits, with_paper
+from cdknet.core.metrics import Scores
 from choose_defaults import CANDIDATES, PAPER_CANDIDATES, STEPS, current_cells, folds
 
 ROOT = Path(__file__).parent.parent

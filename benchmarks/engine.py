@@ -24,17 +24,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cdknet.history import History
-from cdknet.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, normalize_by_degree
-from cdknet.inputs import Inputs
-from cdknet.layers import Dropout, OverTime
-from cdknet.networks import build_network, has_bfloat16
+from cdknet.core.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, normalize_by_degree
+from cdknet.core.spectral import median_distance, spectral_embedding
+from cdknet.fit.pipeline import keep_freed_memory
+from cdknet.fit.pretrain import pretrain
+from cdknet.inputs.arrays import Inputs
+from cdknet.methods.cdknet_plus import discover_plus
+from cdknet.nets.architectures import build_network
+from cdknet.nets.augment import grey_views
+from cdknet.nets.layers import Dropout, OverTime
+from cdknet.nets.network import has_bfloat16
 from cdknet.options import DiscoverOptions, PretrainOptions
-from cdknet.pipeline import keep_freed_memory
-from cdknet.spectral import median_distance, spectral_embedding
-from cdknet.stages import Problem, pretrain
-from cdknet.stages.plus import discover_plus
-from cdknet.views import grey_views
+from cdknet.training.history import History
+from cdknet.training.problem import Problem
 
 
 def seconds(call: Callable[[], object], repeats: int = 3) -> float:

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from cdknet.runs import Run, write_run
+from cdknet.runs.format import Run, write_run
 
 N_CLASSES, LARGE = 20, 10_000
 

@@ -22,13 +22,14 @@ from typing import Any
 import torch
 
 from cdknet import data
-from cdknet.history import History
-from cdknet.metrics import scores
-from cdknet.pipeline import keep_freed_memory
+from cdknet.core.metrics import scores
+from cdknet.fit.pipeline import keep_freed_memory
+from cdknet.methods.dac import plain_dac
+from cdknet.methods.dec import plain_dec
+from cdknet.methods.objective import Discovery
 from cdknet.reproduce.paper import PLAIN
-from cdknet.rivals import plain_dac, plain_dec
-from cdknet.runs import FolderCheckpoint
-from cdknet.stages import Discovery
+from cdknet.runs.checkpoints import FolderCheckpoint
+from cdknet.training.history import History
 
 METHODS: dict[str, Callable[..., Discovery]] = {"dec": plain_dec, "dac": plain_dac}
 SETTINGS: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from cdknet import ClassDiscovery, data
-from cdknet.pictures import map_2d, new_figure
+from cdknet.runs.figures import map_2d, new_figure
 
 OUT = Path(__file__).parent.parent / "docs" / "pictures" / "stages.png"
 TITLES = {

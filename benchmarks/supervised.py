@@ -20,14 +20,16 @@ import numpy as np
 import torch
 
 from cdknet import data
-from cdknet.history import History
-from cdknet.inputs import Inputs, input_statistics
-from cdknet.networks import build_network, embed
+from cdknet.core.seeds import seeded
+from cdknet.fit.pipeline import keep_freed_memory
+from cdknet.fit.pretrain import pretrain
+from cdknet.inputs.arrays import Inputs, input_statistics
+from cdknet.nets.architectures import build_network
+from cdknet.nets.network import embed
 from cdknet.options import PretrainOptions
-from cdknet.pipeline import keep_freed_memory
 from cdknet.radio import vote
-from cdknet.stages import Problem, pretrain
-from cdknet.stages.loop import seeded
+from cdknet.training.history import History
+from cdknet.training.problem import Problem
 
 # Epochs at most; training stops when held-out old samples of the training part stop getting better.
 SETTINGS: dict[str, dict[str, Any]] = {

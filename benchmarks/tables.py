@@ -23,12 +23,12 @@ import torch
 from numpy.typing import NDArray
 
 from cdknet import ClassDiscovery
+from cdknet.core.metrics import new_class_scores, old_class_accuracy, open_world_report
 from cdknet.data import OpenWorldProblem, hide_classes
-from cdknet.metrics import new_class_scores, old_class_accuracy, open_world_report
 from cdknet.reproduce.plan import METHODS, VECTOR_CUTS
 from cdknet.reproduce.runner import revision
 from cdknet.reproduce.studies import TABLE_METHODS, tables_table
-from cdknet.runs import append_jsonl, read_jsonl
+from cdknet.runs.files import append_jsonl, read_jsonl
 
 # Numbers only, six classes or more, and classes that are no ranges of one number (as those of `marketing`).
 SETS = (

@@ -23,18 +23,18 @@ import numpy as np
 import torch
 
 from cdknet import ClassDiscovery, data
+from cdknet.core.metrics import new_class_scores
 from cdknet.data import OpenWorldProblem, hide_classes
-from cdknet.history import History
-from cdknet.labels import encode_labels
-from cdknet.metrics import new_class_scores
+from cdknet.fit.pipeline import Parts
+from cdknet.inputs.labels import encode_labels
 from cdknet.options import DiscoverOptions
-from cdknet.pipeline import Parts
-from cdknet.rehearsal import plan_folds, rehearse, reread
 from cdknet.reproduce.plan import VECTOR_CUTS
 from cdknet.reproduce.runner import revision
 from cdknet.reproduce.studies import tuning_table
-from cdknet.runs import append_jsonl, read_jsonl
-from cdknet.tune import CANDIDATES, distinct, only_cuts
+from cdknet.runs.files import append_jsonl, read_jsonl
+from cdknet.training.history import History
+from cdknet.trust.rehearsal import plan_folds, rehearse, reread
+from cdknet.trust.tune import CANDIDATES, distinct, only_cuts
 
 from tables import SETS as ALL_TABLES
 from tables import draw_table

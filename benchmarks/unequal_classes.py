@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from cdknet import ClassDiscovery, data
-from cdknet.metrics import clustering_accuracy
+from cdknet.core.metrics import clustering_accuracy
 from cdknet.reproduce.plan import METHODS
 
 # Which are hidden, and how many of each.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdknet.stages import Problem
+from cdknet.training.problem import Problem
 
 
 def blob_problem(n: int = 240, n_old: int = 3, n_new: int = 2, d: int = 6, seed: int = 0):

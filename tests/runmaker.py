@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cdknet.runs import Run, write_run
+from cdknet.runs.format import Run, write_run
 
 SHAPES = {"image": (8, 8), "colour": (3, 10, 12), "radio": (2, 64), "vector": (6,)}
 

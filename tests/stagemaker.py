@@ -1,10 +1,12 @@
 """Each stage on a few blobs, ready to be called with other options."""
 
-from cdknet.networks import build_network
+from cdknet.core.seeds import seeded
+from cdknet.fit.expand import expand
+from cdknet.fit.pretrain import pretrain
+from cdknet.methods.cdknet import discover
+from cdknet.methods.cdknet_plus import discover_plus
+from cdknet.nets.architectures import build_network
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
-from cdknet.stages import discover, expand, pretrain
-from cdknet.stages.loop import seeded
-from cdknet.stages.plus import discover_plus
 
 from contracts import blobs_for_stages
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cdknet.hsic import gaussian_kernel
+from cdknet.core.hsic import gaussian_kernel
 
 
 def points(n: int, d: int, seed: int, scale: float = 1.0) -> Tensor:

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 from cdknet import ClassDiscovery
-from cdknet.budget import Budget
-from cdknet.history import History
-from cdknet.metrics import clustering_accuracy
-from cdknet.networks import build_network
+from cdknet.core.metrics import clustering_accuracy
+from cdknet.methods.cdknet_plus import one_cycle
+from cdknet.nets.architectures import build_network
 from cdknet.options import TrustOptions, seconds_of
-from cdknet.stages.loop import Loop, Snapshot
-from cdknet.stages.plus import one_cycle
+from cdknet.runs.checkpoints import Snapshot
+from cdknet.training.budget import Budget
+from cdknet.training.history import History
+from cdknet.training.loop import Loop
 
 from contracts import MemoryCheckpoint, blob_problem
 

@@ -112,7 +112,7 @@ def test_a_useless_truth_is_named(run, tmp_path, capsys, content, message):
 
 @pytest.mark.slow
 def test_the_demo_leaves_a_truth_that_fits_its_run_and_says_how_to_look_at_it(tmp_path, capsys, monkeypatch):
-    from cdknet import demo
+    from cdknet.cli import demo
 
     quick = {"method": "cd-knet", "pretrain_epochs": 1, "discover_epochs": 1, "expand_steps": 1}
     fit = demo.fit_digits
@@ -121,7 +121,7 @@ def test_the_demo_leaves_a_truth_that_fits_its_run_and_says_how_to_look_at_it(tm
         "fit_digits",
         lambda problem, seed, watchers=(), **_: fit(problem, seed, watchers, **quick, calibrate=False),
     )
-    monkeypatch.setattr("cdknet.pictures.map_2d", lambda z, seed=0: np.asarray(z[:, :2], np.float32))
+    monkeypatch.setattr("cdknet.runs.figures.map_2d", lambda z, seed=0: np.asarray(z[:, :2], np.float32))
     out = tmp_path / "demo-run"
     assert main(["demo", "--out", str(out)]) == 0
     assert f"cdknet explore {out} --truth {out}/truth.csv" in capsys.readouterr().out
@@ -339,7 +339,7 @@ def test_a_run_killed_in_any_stage_resumes_to_the_same_result(
 def test_class_names_and_notes_are_text_and_nothing_else(tmp_path, capsys):
     """No formula to matplotlib, no markup to the terminal."""
     from cdknet.cli.base import say
-    from cdknet.pictures import draw_gallery, draw_map
+    from cdknet.runs.figures import draw_gallery, draw_map
 
     names = np.array(["20% off $10 or $5", "$5_$10", "_hidden", "[red]"])
     labels, points = np.repeat(names, 5), np.random.default_rng(0).normal(size=(20, 2))
@@ -356,7 +356,7 @@ def test_the_picture_of_a_training_shows_every_term(monkeypatch):
     """Those below 0, and those that end before the last epoch."""
     from matplotlib.axes import Axes
 
-    from cdknet.pictures import draw_history
+    from cdknet.runs.figures import draw_history
 
     drawn = {}
 
@@ -377,7 +377,7 @@ def test_the_picture_of_a_training_shows_every_term(monkeypatch):
 
 @pytest.mark.parametrize("threads", ["2,1", "", "many", "0"])
 def test_every_embedding_has_a_map(threads, monkeypatch):
-    from cdknet.pictures import map_2d
+    from cdknet.runs.figures import map_2d
 
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     some = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)

@@ -13,13 +13,14 @@ from PIL import Image
 from cdknet import ClassDiscovery, data
 from cdknet.cli import main
 from cdknet.cli.base import as_flags
+from cdknet.core.columns import is_side_note
+from cdknet.core.metrics import clustering_accuracy
 from cdknet.data import odd_labels
 from cdknet.data.checks import DoubtfulData
-from cdknet.inputs import Inputs, input_statistics, is_side_note
-from cdknet.labels import among_old, mixed
-from cdknet.metrics import clustering_accuracy
+from cdknet.inputs.arrays import Inputs, input_statistics
+from cdknet.inputs.warnings import among_old, mixed
 from cdknet.radio import simulate
-from cdknet.tables import confidence_sentence
+from cdknet.runs.summary import confidence_sentence
 
 from contracts import blob_problem
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from cdknet import ClassDiscovery
 from cdknet.cli import main
-from cdknet.confidence import Map, agreement, fit_map, raw_confidence
-from cdknet.metrics import expected_calibration_error
-from cdknet.rehearsal import MOST_OF_A_CLASS, MOST_ROWS, NoRehearsal, plan_folds, short_form
-from cdknet.runs import read_config
-from cdknet.tables import confidence_sentence
+from cdknet.core.metrics import expected_calibration_error
+from cdknet.runs.format import read_config
+from cdknet.runs.summary import confidence_sentence
+from cdknet.trust.confidence import Map, agreement, fit_map, raw_confidence
+from cdknet.trust.rehearsal import MOST_OF_A_CLASS, MOST_ROWS, NoRehearsal, plan_folds, short_form
 
 from contracts import blob_problem
 
@@ -59,7 +59,7 @@ def test_samples_of_a_class_cut_in_two_for_two_taken_as_one_are_unsure(monkeypat
     right = z[:, 0].numpy() > 5
     wrong = np.select([truth == 0, truth == 3], [0, np.where(right, 2, 3)], default=1)  # 1 and 2 are one
     for most in (5000, 400):  # all of them cut again, or half
-        monkeypatch.setattr("cdknet.confidence.MOST_CUT", most)
+        monkeypatch.setattr("cdknet.trust.confidence.MOST_CUT", most)
         assert agreement(z, truth, 4).mean() > 0.95
         unsure = agreement(z, wrong, 4)
         assert unsure[truth > 0].mean() < 0.6 < 0.95 < unsure[truth == 0].mean()
@@ -72,7 +72,7 @@ def test_neighbours_are_looked_for_among_some_and_never_the_sample_itself(monkey
     labels = np.zeros(30, dtype=np.int64)
     labels[15] = 1  # alone of its class: no neighbour agrees
     for most in (10, 100):
-        monkeypatch.setattr("cdknet.confidence.MOST_VOTERS", most)
+        monkeypatch.setattr("cdknet.trust.confidence.MOST_VOTERS", most)
         assert raw_confidence(z, labels, 2)[15] == 0
 
 

@@ -13,9 +13,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from cdknet import ClassDiscovery
-from cdknet.data.openworld import hide_classes
-from cdknet.labels import encode_labels, new_names
-from cdknet.metrics import clustering_accuracy, new_class_scores
+from cdknet.core.metrics import clustering_accuracy, new_class_scores
+from cdknet.core.openworld import hide_classes
+from cdknet.inputs.labels import encode_labels, new_names
 from cdknet.options import ALL_OPTIONS
 from cdknet.reproduce.plan import METHODS
 
@@ -241,15 +241,15 @@ def test_samples_as_they_are_and_on_their_main_axes():
 @pytest.mark.parametrize("what", ["code", "arithmetic"])
 def test_stages_that_were_made_otherwise_are_not_shared(what, tmp_path, monkeypatch):
     options = {**QUICK, "precision": "fastest", "stage_cache": tmp_path}
-    monkeypatch.setattr("cdknet.pipeline.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("cdknet.fit.pipeline.has_bfloat16", lambda device: False)
     ClassDiscovery(**options).fit(X, Y)
     kept = set(tmp_path.iterdir())
     ClassDiscovery(**options).fit(X, Y)
     assert set(tmp_path.iterdir()) == kept
     if what == "code":
-        monkeypatch.setattr("cdknet.estimator.learning_code", lambda: "another")
+        monkeypatch.setattr("cdknet.estimators.learning_code", lambda: "another")
     else:
-        monkeypatch.setattr("cdknet.pipeline.has_bfloat16", lambda device: True)
+        monkeypatch.setattr("cdknet.fit.pipeline.has_bfloat16", lambda device: True)
     ClassDiscovery(**options).fit(X, Y)
     assert len(set(tmp_path.iterdir()) - kept) == len(kept)
 

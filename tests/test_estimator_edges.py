@@ -9,11 +9,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from cdknet import ClassDiscovery
+from cdknet.core.spectral import neighbor_embedding
 from cdknet.data.checks import DoubtfulData, doubts
-from cdknet.history import History
-from cdknet.labels import encode_labels, scarce
-from cdknet.spectral import neighbor_embedding
-from cdknet.tables import given_sentence
+from cdknet.inputs.labels import encode_labels
+from cdknet.inputs.warnings import scarce
+from cdknet.runs.summary import given_sentence
+from cdknet.training.history import History
 
 from contracts import FEW, blob_problem
 

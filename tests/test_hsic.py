@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdknet.hsic import (
+from cdknet.core.hsic import (
     Factor,
     center,
     cka,

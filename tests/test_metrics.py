@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdknet.data.openworld import HiddenTruth, OpenWorldData, hide_classes
-from cdknet.metrics import (
+from cdknet.core.metrics import (
     ari,
     clustering_accuracy,
     confidence_scores,
@@ -22,6 +21,7 @@ from cdknet.metrics import (
     purity,
     right_under_match,
 )
+from cdknet.core.openworld import HiddenTruth, OpenWorldData, hide_classes
 
 label_lists = st.integers(1, 40).flatmap(
     lambda n: st.tuples(*(st.lists(st.integers(0, 4), min_size=n, max_size=n) for _ in range(2)))

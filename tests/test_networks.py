@@ -5,10 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from cdknet.inputs import Inputs, check_X, input_statistics, one_hot
-from cdknet.layers import Dropout, OverTime
-from cdknet.networks import PORTION, build_network, choose_architecture, embed, grow
-from cdknet.stages.loop import seeded
+from cdknet.core.columns import one_hot
+from cdknet.core.seeds import seeded
+from cdknet.inputs.arrays import Inputs, check_X, input_statistics
+from cdknet.nets.architectures import build_network, choose_architecture
+from cdknet.nets.growth import grow
+from cdknet.nets.layers import Dropout, OverTime
+from cdknet.nets.network import PORTION, embed
 
 SHAPES = {
     "paper-mnist": (28, 28),
@@ -140,7 +143,7 @@ def test_a_large_batch_goes_in_portions_where_that_changes_nothing(monkeypatch):
         network.trunk.register_forward_pre_hook(lambda trunk, given: seen.append(len(given[0])))
     both = []
     for portion in (PORTION, len(x)):
-        monkeypatch.setattr("cdknet.networks.PORTION", portion)
+        monkeypatch.setattr("cdknet.nets.network.PORTION", portion)
         apart.zero_grad()
         z = apart.eval().features(x)  # without dropout, the slopes are those of the whole batch
         z.square().sum().backward()

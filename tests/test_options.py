@@ -9,8 +9,8 @@ import pytest
 
 from cdknet import ClassDiscovery
 from cdknet.cli import main
+from cdknet.fit.pipeline import STAGE_2
 from cdknet.options import METHODS, DiscoverOptions, unread
-from cdknet.pipeline import STAGE_2
 
 from contracts import FEW, blob_problem
 
@@ -25,12 +25,12 @@ def test_what_a_method_reads_is_declared_as_read(method, monkeypatch):
     class Watched(DiscoverOptions):
         def __getattribute__(self, name):
             reader = sys._getframe(1).f_globals["__name__"]
-            if name in names and reader.startswith(("cdknet.stages", "cdknet.rivals", "cdknet.readout")):
+            if name in names and reader.startswith(("cdknet.methods", "cdknet.core", "cdknet.nets")):
                 seen.add(name)
             return super().__getattribute__(name)
 
     monkeypatch.setattr(
-        "cdknet.pipeline.DiscoverOptions.pick", lambda params: Watched(**{n: params[n] for n in names})
+        "cdknet.fit.pipeline.DiscoverOptions.pick", lambda params: Watched(**{n: params[n] for n in names})
     )
     spectral = {"spectral_weight": 1.0} if method == "cd-knet+" else {}
     ClassDiscovery(**FEW, method=method, **spectral).fit(X, Y)

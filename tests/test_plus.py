@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from cdknet import ClassDiscovery
-from cdknet.history import History
-from cdknet.metrics import clustering_accuracy
-from cdknet.networks import embed, unit_length
-from cdknet.options import DiscoverOptions
-from cdknet.stages.clusters import agreed_labels, along_gaps, cluster, spectral_labels
-from cdknet.stages.heads import (
+from cdknet.core.clustering import agreed_labels, along_gaps, cluster, spectral_labels
+from cdknet.core.hsic import unit_length
+from cdknet.core.metrics import clustering_accuracy
+from cdknet.methods.cdknet_plus import contrastive_loss, one_cycle, suited, two_cycles
+from cdknet.methods.heads import (
     EVENNESS,
     SHARPNESS,
     TEMPERATURE,
@@ -23,7 +22,9 @@ from cdknet.stages.heads import (
     head_losses,
     swapped_loss,
 )
-from cdknet.stages.plus import contrastive_loss, one_cycle, suited, two_cycles
+from cdknet.nets.network import embed
+from cdknet.options import DiscoverOptions
+from cdknet.training.history import History
 
 from stagemaker import PROBLEM, TRUTH, plus
 
@@ -231,7 +232,7 @@ def test_agreement_follows_long_classes_that_lie_side_by_side():
 
 
 def test_where_there_are_many_samples_some_are_labelled_and_the_others_follow(monkeypatch):
-    monkeypatch.setattr(sys.modules["cdknet.stages.clusters"], "MOST_VOTERS", 300)
+    monkeypatch.setattr(sys.modules["cdknet.core.clustering"], "MOST_VOTERS", 300)
     z, truth = on_sphere(torch.Generator().manual_seed(0), [([1.0, 0.0, 0.0], 0.1)], [([0.0, 1.0, 0.0], 0.1)])
     for label in (agreed_labels, spectral_labels):
         assert clustering_accuracy(truth, label(z, 2).numpy()) == 1

@@ -29,7 +29,7 @@ from cdknet.reproduce.plan import (
 from cdknet.reproduce.rows import spread
 from cdknet.reproduce.runner import open_problem, read_results, results_file, run_cells
 from cdknet.reproduce.studies import TABLE_METHODS, Studies, read_studies, tables_table
-from cdknet.runs import append_jsonl, plain
+from cdknet.runs.files import append_jsonl, plain
 
 ROOT = Path(__file__).parent.parent
 

@@ -7,23 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from cdknet.history import History
-from cdknet.metrics import clustering_accuracy
-from cdknet.networks import build_network, embed
+from cdknet.core.metrics import clustering_accuracy
+from cdknet.core.seeds import seeded
+from cdknet.fit.expand import expand
+from cdknet.fit.pipeline import STAGE_2
+from cdknet.fit.pretrain import pretrain
+from cdknet.methods.dac import cluster_head, label_features, pair_loss, plain_dac, threshold
+from cdknet.methods.dec import divergence, plain_dec, soft_assignment, squared_distances, target_distribution
+from cdknet.methods.pairwise import PairHead, cut_tree, draw_pairs, similarity
+from cdknet.methods.sscd import is_novel, max_softmax_probability, novelty_threshold, separation
+from cdknet.nets.architectures import build_network
+from cdknet.nets.network import embed
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
-from cdknet.pipeline import STAGE_2
-from cdknet.rivals import (
-    is_novel,
-    novelty_threshold,
-    plain_dac,
-    plain_dec,
-)
-from cdknet.rivals.dac import cluster_head, label_features, pair_loss, threshold
-from cdknet.rivals.dec import divergence, soft_assignment, squared_distances, target_distribution
-from cdknet.rivals.pairwise import PairHead, cut_tree, draw_pairs, similarity
-from cdknet.rivals.sscd import max_softmax_probability, separation
-from cdknet.stages import expand, pretrain
-from cdknet.stages.loop import seeded
+from cdknet.training.history import History
 
 from contracts import MemoryCheckpoint, blobs_for_stages
 
@@ -348,15 +344,15 @@ def digits_0_to_2():
 
 def test_plain_dec_finds_digits_without_labels(monkeypatch):
     """k-means on the pixels gets .92 of them right."""
-    monkeypatch.setattr("cdknet.rivals.dec.LAYERS", (100, 100, 400, 10))  # a fifth of DEC's, for speed
+    monkeypatch.setattr("cdknet.methods.dec.LAYERS", (100, 100, 400, 10))  # a fifth of DEC's, for speed
     X, y = digits_0_to_2()
     found = plain_dec(X, 3, layer_epochs=3, autoencoder_epochs=25, epochs=10, batch_size=64).pseudo_labels
     assert clustering_accuracy(y, found.numpy()) > 0.93
 
 
 def test_the_codes_of_the_autoencoder_may_be_negative_and_its_loss_falls():
-    from cdknet.inputs import Inputs
-    from cdknet.rivals.dec import learn_autoencoder
+    from cdknet.inputs.arrays import Inputs
+    from cdknet.methods.dec import learn_autoencoder
 
     X, _ = digits_0_to_2()
     history = History()

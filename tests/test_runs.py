@@ -9,18 +9,12 @@ import numpy as np
 import pytest
 
 from cdknet import ClassDiscovery
-from cdknet.model import Blueprint
-from cdknet.runs import (
-    FolderCheckpoint,
-    append_jsonl,
-    fingerprint,
-    read_jsonl,
-    read_npz,
-    read_run,
-    summary,
-    write_run,
-)
-from cdknet.stages.loop import Snapshot
+from cdknet.nets.model import Blueprint
+from cdknet.runs.checkpoints import FolderCheckpoint, Snapshot
+from cdknet.runs.files import append_jsonl, read_jsonl, read_npz
+from cdknet.runs.fingerprints import fingerprint
+from cdknet.runs.format import read_run, write_run
+from cdknet.runs.summary import summary
 
 from contracts import blob_problem
 
@@ -86,7 +80,7 @@ def test_nothing_is_left_behind_when_writing_fails(model, tmp_path, monkeypatch)
     def full(*args):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("cdknet.runs._write_through", full)
+    monkeypatch.setattr("cdknet.runs.format.write_through", full)
     with pytest.raises(OSError, match="No space"):
         model.save(tmp_path / "run")
     assert list(tmp_path.iterdir()) == []

@@ -9,24 +9,21 @@ from hypothesis import given
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from cdknet import spectral
-from cdknet.hsic import Factor, center, gaussian_kernel, hsic, normalize_by_degree
-from cdknet.metrics import clustering_accuracy
-from cdknet.spectral import (
-    bridged,
+from cdknet.core import spectral
+from cdknet.core.clustering import agreed_labels, spectral_labels
+from cdknet.core.hsic import Factor, center, gaussian_kernel, hsic, normalize_by_degree
+from cdknet.core.metrics import clustering_accuracy
+from cdknet.core.neighbors import bridged, nearest_neighbors, neighbor_graph, tear
+from cdknet.core.spectral import (
     every_leading,
     graph_embedding,
     leading_eigenpairs,
     median_distance,
-    nearest_neighbors,
     neighbor_embedding,
-    neighbor_graph,
     nystrom_embedding,
     spectral_embedding,
     subspace_turn,
-    tear,
 )
-from cdknet.stages.clusters import agreed_labels, spectral_labels
 
 from strategies import blobs, clouds, frame, kernels, points, seeds
 

@@ -7,18 +7,21 @@ import pytest
 import torch
 from sklearn.cluster import AgglomerativeClustering
 
-from cdknet.history import History
-from cdknet.metrics import clustering_accuracy
-from cdknet.networks import build_network, embed
+from cdknet.core.classifiers import class_means
+from cdknet.core.clustering import cluster
+from cdknet.core.metrics import clustering_accuracy
+from cdknet.core.seeds import derive_seed, seeded
+from cdknet.core.spectral import spectral_embedding
+from cdknet.fit.expand import expand
+from cdknet.fit.pretrain import pretrain
+from cdknet.methods.cdknet import cluster_term, discover, label_term
+from cdknet.methods.cdknet_plus import discover_plus
+from cdknet.methods.objective import Objective, Term, climb
+from cdknet.nets.architectures import build_network
+from cdknet.nets.network import embed
 from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
-from cdknet.readout import class_means
-from cdknet.spectral import spectral_embedding
-from cdknet.stages import discover, expand, pretrain
-from cdknet.stages.clusters import cluster
-from cdknet.stages.discover import cluster_term, label_term
-from cdknet.stages.loop import batches, derive_seed, seeded, stratified
-from cdknet.stages.objective import Objective, Term, climb
-from cdknet.stages.plus import discover_plus
+from cdknet.training.history import History
+from cdknet.training.problem import batches, stratified
 
 from contracts import MemoryCheckpoint
 from stagemaker import PLUS, PROBLEM, SECOND, TRUTH, first, led, plus, second, third
@@ -250,8 +253,8 @@ def test_an_objective_is_the_weighted_sum_of_its_terms_and_history_has_each_by_i
 
 def test_the_objective_rises():
     """With U and sigma as they are at the start, ascent on theta raises HSIC(f(X), U)."""
-    from cdknet.hsic import Factor, gaussian_kernel, hsic, normalize_by_degree
-    from cdknet.spectral import median_distance, spectral_embedding
+    from cdknet.core.hsic import Factor, gaussian_kernel, hsic, normalize_by_degree
+    from cdknet.core.spectral import median_distance, spectral_embedding
 
     start = first().network
     options = DiscoverOptions(**{**SECOND, "discover_epochs": 1, "label_weight": 0.0})
@@ -266,7 +269,7 @@ def test_the_objective_rises():
 
 
 def test_U_belongs_to_the_final_features_and_is_orthonormal():
-    from cdknet.spectral import spectral_embedding
+    from cdknet.core.spectral import spectral_embedding
 
     result = second()
     z = embed(result.network, PROBLEM.inputs, result.U_rows, normalize=True).features

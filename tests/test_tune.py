@@ -8,16 +8,17 @@ import torch
 from sklearn.cluster import KMeans
 
 from cdknet import ClassDiscovery
-from cdknet.budget import Budget
 from cdknet.cli import main
-from cdknet.confidence import not_calibrated
-from cdknet.history import History
-from cdknet.metrics import clustering_accuracy
+from cdknet.core.metrics import clustering_accuracy
+from cdknet.fit.pipeline import Parts
 from cdknet.options import DiscoverOptions
-from cdknet.pipeline import Parts
-from cdknet.rehearsal import NoRehearsal, Rehearsal, plan_folds, rehearse, reread
-from cdknet.runs import read_run, summary
-from cdknet.tune import CANDIDATES, better_half, choose, distinct, only_cuts, tune
+from cdknet.runs.format import read_run
+from cdknet.runs.summary import summary
+from cdknet.training.budget import Budget
+from cdknet.training.history import History
+from cdknet.trust.confidence import not_calibrated
+from cdknet.trust.rehearsal import NoRehearsal, Rehearsal, plan_folds, rehearse, reread
+from cdknet.trust.tune import CANDIDATES, better_half, choose, distinct, only_cuts, tune
 
 from contracts import blob_problem
 
@@ -37,7 +38,7 @@ def fits(monkeypatch):
         labels = np.where(np.arange(100) < wrong, 1 - truth, truth)
         return Rehearsal(truth, labels, torch.eye(2)[torch.from_numpy(labels)])
 
-    monkeypatch.setattr("cdknet.tune.rehearse", rehearse)
+    monkeypatch.setattr("cdknet.trust.tune.rehearse", rehearse)
     return asked
 
 
@@ -66,7 +67,7 @@ def test_the_better_half_is_tried_on_the_next_fold_and_the_best_is_kept(fits):
 
 
 def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
-    from cdknet import tune as module
+    from cdknet.trust import tune as module
 
     working = module.rehearse
 
@@ -75,7 +76,7 @@ def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
             raise FloatingPointError("nan")
         return working(X, targets, fold, params, parts, **rest)
 
-    monkeypatch.setattr("cdknet.tune.rehearse", failing)
+    monkeypatch.setattr("cdknet.trust.tune.rehearse", failing)
     report = run()
     assert report["chosen"] == "old labels low"
     assert report["tried"][1]["accuracies"] == [0.0]
@@ -202,7 +203,7 @@ def test_a_fit_can_choose_its_options_first(fits, tmp_path):
 def test_a_fit_is_not_calibrated_on_the_folds_that_chose_its_options(fits, monkeypatch):
     seeds = []
     monkeypatch.setattr(
-        "cdknet.estimator.calibrate",
+        "cdknet.estimators.calibrate",
         lambda *a, seed, **k: seeds.append(seed) or not_calibrated("this is a test"),
     )
     for choice in ("off", "old-classes"):
@@ -219,7 +220,7 @@ def test_a_fit_chooses_within_a_time_budget_unless_told_not_to(fits):
 
 
 def test_what_choosing_leaves_is_shared_out_anew(fits, monkeypatch):
-    from cdknet import estimator
+    from cdknet import estimators as estimator
 
     left, working = {}, estimator.run_stages
 
@@ -227,7 +228,7 @@ def test_what_choosing_leaves_is_shared_out_anew(fits, monkeypatch):
         left.update({stage: history.budget.left(stage) for stage in ("discover", "expand")})
         return working(*args, history=history, **rest)
 
-    monkeypatch.setattr("cdknet.estimator.run_stages", run_stages)
+    monkeypatch.setattr("cdknet.estimators.run_stages", run_stages)
     ClassDiscovery(**FEW, random_state=0, time_budget="1h").fit(X, Y)
     assert left["discover"] == pytest.approx(3600 * 5 / 7, rel=0.02)  # .5 and .2, no calibration
     assert left["expand"] == pytest.approx(3600, rel=0.02)
@@ -243,7 +244,7 @@ def test_a_fit_that_is_taken_up_again_does_not_try_again(fits, tmp_path):
 
 
 def test_a_search_that_is_interrupted_is_taken_up_again(fits, monkeypatch, tmp_path):
-    from cdknet import tune as module
+    from cdknet.trust import tune as module
 
     working = module.rehearse
 
@@ -253,10 +254,10 @@ def test_a_search_that_is_interrupted_is_taken_up_again(fits, monkeypatch, tmp_p
         return working(*args, **rest)
 
     options = {**FEW, "tune": "old-classes", "random_state": 0, "checkpoint_dir": tmp_path / "kept"}
-    monkeypatch.setattr("cdknet.tune.rehearse", interrupted)
+    monkeypatch.setattr("cdknet.trust.tune.rehearse", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ClassDiscovery(**options).fit(X, Y)
-    monkeypatch.setattr("cdknet.tune.rehearse", working)
+    monkeypatch.setattr("cdknet.trust.tune.rehearse", working)
     model = ClassDiscovery(**options).fit(X, Y)
     assert len(fits) == sum(FITS), "five were kept, the others tried"
     assert model.tuning_["chosen"] == "no old labels"
@@ -273,7 +274,7 @@ def test_a_fit_that_is_taken_up_keeps_to_what_was_chosen(fits, monkeypatch, tmp_
     with pytest.raises(KeyboardInterrupt):
         ClassDiscovery(**options, watchers=[interrupt]).fit(X, Y)
     other = {"tried": [], "chosen": "paper", "options": {"method": "cd-knet"}, "why": "", "hidden": []}
-    monkeypatch.setattr("cdknet.estimator.search", lambda *args, **rest: other)
+    monkeypatch.setattr("cdknet.estimators.search", lambda *args, **rest: other)
     model = ClassDiscovery(**options).fit(X, Y)
     assert model.tuning_["chosen"] == "no old labels"
     assert model.spent_["tune"] > 0
@@ -317,7 +318,7 @@ def test_options_that_find_nothing_because_they_fail_are_not_called_the_best(mon
     def failing(*args, **rest):
         raise ValueError("too few samples")
 
-    monkeypatch.setattr("cdknet.tune.rehearse", failing)
+    monkeypatch.setattr("cdknet.trust.tune.rehearse", failing)
     with pytest.raises(NoRehearsal, match="could not be discovered: too few samples"):
         run()
 
@@ -342,7 +343,7 @@ class Clock:
     """Time that passes when a fit is made, a second each."""
 
     def __init__(self, monkeypatch):
-        from cdknet import tune as module
+        from cdknet.trust import tune as module
 
         self.now, working = 0.0, module.rehearse
 
@@ -350,8 +351,8 @@ class Clock:
             self.now += 1
             return working(*args, **rest)
 
-        monkeypatch.setattr("cdknet.tune.rehearse", rehearse)
-        monkeypatch.setattr("cdknet.rehearsal.Budget", lambda s, stages: Budget(s, stages, clock=self))
+        monkeypatch.setattr("cdknet.trust.tune.rehearse", rehearse)
+        monkeypatch.setattr("cdknet.trust.rehearsal.Budget", lambda s, stages: Budget(s, stages, clock=self))
 
     def __call__(self):
         return self.now

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from cdknet.nets.augment import VIEWS, check_views, choose_views, grey_views, radio_views, view_function
 from cdknet.options import DiscoverOptions
-from cdknet.views import VIEWS, check_views, choose_views, grey_views, radio_views, view_function
 
 SHAPES = {"grey": (12, 12), "colour": (3, 12, 12), "radio": (2, 64), "vectors": (9,)}
 

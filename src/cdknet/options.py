@@ -9,7 +9,7 @@ import math
 import numbers
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound="Options")
@@ -380,6 +380,12 @@ def seconds_of(time: str | float | None) -> float | None:
 
 
 ALL_OPTIONS = (NetworkOptions, PretrainOptions, DiscoverOptions, ExpandOptions, TrustOptions)
+
+
+def options_of(method: str) -> dict[str, Field[Any]]:
+    """The options that a method reads, by name."""
+    every = {f.name: f for group in ALL_OPTIONS for f in fields(group)}
+    return {name: f for name, f in every.items() if not f.metadata["of"] or method in f.metadata["of"]}
 
 
 def unread(given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

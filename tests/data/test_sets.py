@@ -15,9 +15,9 @@ import pytest
 from specimens import idx_bytes, make_images
 
 from cdknet import data
+from cdknet.cli.tables import sets_table
 from cdknet.data import sets, store
 from cdknet.data.registry import MNIST, SETS
-from cdknet.tables import sets_table
 
 
 def on_this_machine(name: str) -> bool:

@@ -8,7 +8,7 @@ import urllib.parse
 import pytest
 from servermaker import Serving
 
-from cdknet.explorer.doorkeeper import CSP, LARGEST_BODY
+from cdknet.explorer.auth import CSP, LARGEST_BODY
 from cdknet.explorer.session import Session
 
 from runmaker import make_run

@@ -18,9 +18,9 @@ from cdknet import ClassDiscovery
 from cdknet.cli import main
 from cdknet.explorer import report
 from cdknet.explorer.folder import open_run
-from cdknet.explorer.refine import refine
 from cdknet.explorer.session import Session
-from cdknet.runs import read_config, read_run
+from cdknet.fit.refine import refine
+from cdknet.runs.format import read_config, read_run
 
 from runmaker import make_run
 
@@ -48,12 +48,12 @@ def model():
 
 @pytest.fixture(autouse=True)
 def quick_map(monkeypatch):
-    monkeypatch.setattr("cdknet.pictures.map_2d", lambda z, seed=0: np.asarray(z[:, :2], np.float32))
+    monkeypatch.setattr("cdknet.runs.figures.map_2d", lambda z, seed=0: np.asarray(z[:, :2], np.float32))
 
 
 @pytest.fixture
 def no_pictures(monkeypatch):
-    monkeypatch.setattr("cdknet.explorer.refine.illustrated", lambda run, X: run)
+    monkeypatch.setattr("cdknet.fit.refine.illustrated", lambda run, X: run)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_samples_of_another_file_are_refused(run, model, tmp_path, capsys):
 
 
 def test_samples_too_large_are_left_out(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("cdknet.estimator.storable", lambda X: None)
+    monkeypatch.setattr("cdknet.estimators.storable", lambda X: None)
     assert not (model.save(tmp_path / "run") / "samples.npy").exists()
 
 

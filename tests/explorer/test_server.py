@@ -109,7 +109,7 @@ def test_pictures_of_every_kind(kind, tmp_path):
 
 def test_kinds_are_those_that_networks_are_chosen_by():
     from cdknet.explorer.samples import kind_of
-    from cdknet.networks import choose_architecture, is_iq
+    from cdknet.nets.architectures import choose_architecture, is_iq
 
     for shape in [(5,), (28, 28), (8, 8), (3, 32, 32), (2, 64), (2, 31), (3, 30), (1, 6, 6), (64, 2)]:
         assert (kind_of(shape) == "radio") == is_iq(shape)
@@ -142,7 +142,7 @@ def test_an_older_run_without_samples_still_opens(tmp_path):
 
 
 def test_samples_that_were_changed_on_disk_are_found(tmp_path):
-    from cdknet.runs import read_config, verify_samples
+    from cdknet.runs.format import read_config, verify_samples
 
     run = make_run(tmp_path / "run")
     verify_samples(run, read_config(run))

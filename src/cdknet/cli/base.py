@@ -174,7 +174,7 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
 
     from cdknet.data.files import is_image_folder, is_recording, is_table
     from cdknet.data.images import is_image_shape
-    from cdknet.runs import read_config
+    from cdknet.runs.format import read_config
 
     config = read_config(run)
     shape = tuple(config.get("blueprint", {}).get("sample_shape", ()))
@@ -206,7 +206,7 @@ def _shape(text: str) -> tuple[int, ...]:
 @contextmanager
 def bar_of(what: str, many: int, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
     """A bar on stderr for work on many things; nothing where there are fewer than `many`."""
-    from cdknet.progress import Bars
+    from cdknet.cli.progress import Bars
 
     with Bars(quiet=quiet) as bars:
 
@@ -247,7 +247,7 @@ def download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
 
 
 def check_new_file(out: Path, force: bool) -> None:
-    from cdknet.runs import check_writable
+    from cdknet.runs.files import check_writable
 
     if not out.parent.is_dir():
         raise FileNotFoundError(f"{out} must go into a folder that exists. Got {out.parent}, which does not.")
@@ -262,14 +262,15 @@ def check_new_file(out: Path, force: bool) -> None:
 
 def show_run(run: Path, as_json: bool) -> None:
     from cdknet.explorer.cards import hints_of
-    from cdknet.runs import read_run, summary
+    from cdknet.runs.format import read_run
+    from cdknet.runs.summary import summary
 
     opened = read_run(run)
     facts = {**summary(opened), "hints": hints_of(opened)}
     if as_json:
         print_json({"run": str(run), **facts})
         return
-    from cdknet.tables import summary_tables
+    from cdknet.cli.tables import summary_tables
 
     for table in summary_tables(run, facts):
         console().print(table)

@@ -41,7 +41,7 @@ POOR = 0.6  # a run that expects less of its unlabelled samples to be right says
 
 if TYPE_CHECKING:
     from cdknet.data import HiddenTruth, Samples
-    from cdknet.estimator import ClassDiscovery
+    from cdknet.estimators import ClassDiscovery
 
 NewClasses = Annotated[
     int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
@@ -57,9 +57,10 @@ def demo(
     force: Force = False,
 ) -> None:
     """Digits 0-4 are known, 5-9 are not: find them, and compare with simpler methods. A minute or two."""
-    from cdknet.demo import compare, digits_problem, fit_digits, truth_csv, with_paper
-    from cdknet.progress import Bars
-    from cdknet.runs import check_target, replace_file
+    from cdknet.cli.demo import compare, digits_problem, fit_digits, truth_csv, with_paper
+    from cdknet.cli.progress import Bars
+    from cdknet.runs.files import replace_file
+    from cdknet.runs.format import check_target
 
     check_target(out, force)
     problem = digits_problem()
@@ -79,7 +80,7 @@ def demo(
     if as_json:
         print_json([_comparison_json(c) for c in comparisons])
         return
-    from cdknet.tables import comparison_tables
+    from cdknet.cli.tables import comparison_tables
 
     for table in comparison_tables(comparisons):
         console().print(table)
@@ -112,7 +113,8 @@ def discover(
     options: dict[str, Any],
 ) -> None:
     """Learn the labelled classes of DATA and find new ones among its unlabelled samples."""
-    from cdknet.runs import check_target, check_writable
+    from cdknet.runs.files import check_writable
+    from cdknet.runs.format import check_target
 
     check_writable(out)
     unfinished = out.with_name(out.name + ".partial")
@@ -129,10 +131,11 @@ def discover(
 
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
+    from cdknet.cli.progress import Bars, CtrlC
     from cdknet.data.checks import DoubtfulData, doubts
-    from cdknet.estimator import ClassDiscovery
-    from cdknet.labels import among_old, encode_labels, mixed, scarce
-    from cdknet.progress import Bars, CtrlC
+    from cdknet.estimators import ClassDiscovery
+    from cdknet.inputs.labels import encode_labels
+    from cdknet.inputs.warnings import among_old, mixed, scarce
 
     ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
     if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
@@ -176,8 +179,8 @@ def discover(
         raise _interrupted(unfinished) from None
     shutil.rmtree(unfinished, ignore_errors=True)
     if truth is not None and not as_json:
-        from cdknet.metrics import new_class_scores
-        from cdknet.tables import scores_table
+        from cdknet.cli.tables import scores_table
+        from cdknet.core.metrics import new_class_scores
 
         console().print(scores_table("Unlabelled samples", new_class_scores(truth, model.labels_)))
     show_run(out, as_json)
@@ -206,16 +209,16 @@ def tune(
     check_new_file(out, force)
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
-    from cdknet.budget import Budget
-    from cdknet.estimator import ClassDiscovery
-    from cdknet.history import History
-    from cdknet.labels import encode_labels
-    from cdknet.model import device_of
-    from cdknet.pipeline import Parts
-    from cdknet.progress import Bars, CtrlC
-    from cdknet.rehearsal import NoRehearsal
-    from cdknet.runs import replace_file
-    from cdknet.tune import tune as tune_options
+    from cdknet.cli.progress import Bars, CtrlC
+    from cdknet.estimators import ClassDiscovery
+    from cdknet.fit.pipeline import Parts
+    from cdknet.inputs.labels import encode_labels
+    from cdknet.nets.model import device_of
+    from cdknet.runs.files import replace_file
+    from cdknet.training.budget import Budget
+    from cdknet.training.history import History
+    from cdknet.trust.rehearsal import NoRehearsal
+    from cdknet.trust.tune import tune as tune_options
 
     params = ClassDiscovery(**options, n_new_classes=new_classes).checked_params()
     labels, kept = encode_labels(samples.y, len(samples)), out.with_name(out.name + ".partial")
@@ -245,7 +248,7 @@ def tune(
     if as_json:
         print_json(report)
         return
-    from cdknet.tables import tuning_table
+    from cdknet.cli.tables import tuning_table
 
     console().print(tuning_table(report))
     console().print(report["why"], highlight=False, markup=False)
@@ -276,7 +279,7 @@ def predict(
     """
     import numpy as np
 
-    from cdknet.estimator import ClassDiscovery
+    from cdknet.estimators import ClassDiscovery
 
     check_new_file(out, force)
     if out.suffix.lower() in (".json", ".parquet"):
@@ -323,13 +326,13 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Score the labels that RUN gave to unlabelled samples against the truth."""
-    from cdknet.evaluate import evaluate_run
+    from cdknet.runs.evaluate import evaluate_run
 
     result = evaluate_run(run, truth)
     if as_json:
         print_json(result.as_json())
         return
-    from cdknet.tables import evaluation_tables
+    from cdknet.cli.tables import evaluation_tables
 
     for table in evaluation_tables(result):
         console().print(table)
@@ -400,7 +403,7 @@ def _interrupted(unfinished: Path) -> InterruptedRun:
 
 def _write_labels(out: Path, ids: list[str], probabilities: Any, model: ClassDiscovery) -> dict[str, int]:
     """A CSV of the most probable class of each sample; how many each class got."""
-    from cdknet.runs import csv_bytes, replace_file
+    from cdknet.runs.files import csv_bytes, replace_file
 
     best = probabilities.argmax(axis=1)
     n_old = len(model.classes_) - model.n_new_classes_
@@ -425,8 +428,9 @@ def _save(
     """Write the run folder with its pictures."""
     from dataclasses import replace
 
-    from cdknet.pictures import illustrated
-    from cdknet.runs import LARGEST_SAMPLES, shown, storable, write_run
+    from cdknet.runs.figures import illustrated
+    from cdknet.runs.files import shown
+    from cdknet.runs.format import LARGEST_SAMPLES, storable, write_run
 
     kept = storable(X) if keep_samples else None
     if keep_samples and kept is None:

@@ -50,8 +50,8 @@ def reproduce(
         else:
             sys.stdout.write("\n".join(keys) + "\n")
         return
+    from cdknet.cli.progress import CellBars, CtrlC
     from cdknet.data import cache_dir
-    from cdknet.progress import CellBars, CtrlC
     from cdknet.reproduce.runner import read_results, run_cells
 
     say(f"Budget {budget}: {BUDGETS[budget]}", quiet=as_json)

@@ -50,7 +50,7 @@ def explore(
     """Look at RUN in the browser: name, merge, split and move what was found. Ctrl-C ends it."""
     _check_web()
     session = _session(run, truth, data, reading, read_only=read_only, quiet=as_json)
-    from cdknet.explorer.doorkeeper import is_loopback
+    from cdknet.explorer.auth import is_loopback
     from cdknet.explorer.server import Explorer
 
     server = Explorer(session, host=host, port=port)
@@ -87,12 +87,12 @@ def refine(
 
     Interrupted, the same command goes on where it was.
     """
-    from cdknet.runs import check_target
+    from cdknet.runs.format import check_target
 
     check_target(out, force)
     again = _samples_again(run, data, reading)
-    from cdknet.explorer.refine import refine as refine_run
-    from cdknet.progress import Bars, CtrlC
+    from cdknet.cli.progress import Bars, CtrlC
+    from cdknet.fit.refine import refine as refine_run
 
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
         try:
@@ -118,7 +118,7 @@ def report(
     check_new_file(out, force)
     session = _session(run, truth, data, reading, read_only=True, quiet=as_json)
     from cdknet.explorer.report import report_html
-    from cdknet.runs import replace_file
+    from cdknet.runs.files import replace_file
 
     page = report_html(session)
     replace_file(out, page)
@@ -147,7 +147,7 @@ def export(
     format = out.suffix.removeprefix(".").lower()
     check_choice("The ending of --out", format, ("csv", "parquet", "json"))
     check_new_file(out, force)
-    from cdknet.runs import replace_file
+    from cdknet.runs.files import replace_file
 
     session = _session(run, None, None, {}, read_only=True, quiet=as_json)
     replace_file(out, session.export(format))

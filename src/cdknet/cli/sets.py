@@ -23,7 +23,7 @@ def data_list(as_json: Json = False) -> None:
     if as_json:
         print_json(described)
         return
-    from cdknet.tables import sets_table
+    from cdknet.cli.tables import sets_table
 
     console().print(sets_table(described))
 
@@ -43,7 +43,7 @@ def data_info(
         check_new_file(picture, force)
         import io
 
-        from cdknet.runs import replace_file
+        from cdknet.runs.files import replace_file
 
         png = io.BytesIO()
         with download_bar() as progress:
@@ -54,7 +54,7 @@ def data_info(
     if as_json:
         print_json(described)
         return
-    from cdknet.tables import facts_table
+    from cdknet.cli.tables import facts_table
 
     console().print(facts_table(described))
 

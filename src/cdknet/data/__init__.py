@@ -3,10 +3,11 @@
 Importing this is cheap: no torch, no scikit-learn, no pyarrow until a function needs it.
 """
 
+from cdknet.core.openworld import UNLABELED, HiddenTruth, OpenWorldData, OpenWorldProblem, hide_classes
+
 from .checks import odd_labels
 from .files import kinds, open
 from .labelfile import attach_labels, read_labels
-from .openworld import UNLABELED, HiddenTruth, OpenWorldData, OpenWorldProblem, hide_classes
 from .pictures import sample_sheet
 from .samples import Samples
 from .sets import Dataset, Provenance, describe, fetch, load, names, verify

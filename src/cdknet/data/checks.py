@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .openworld import UNLABELED
+from cdknet.core.openworld import UNLABELED
 
 MAX_EXPANSION = 200  # bytes in memory that one byte of a file may stand for; real data stay below 50
 FREE_BYTES = 16 * 2**20  # memory that any file may ask for, however small it is

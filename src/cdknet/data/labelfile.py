@@ -6,8 +6,9 @@ import csv
 from dataclasses import replace
 from pathlib import Path
 
+from cdknet.core.openworld import UNLABELED
+
 from .checks import labels_from_text
-from .openworld import UNLABELED
 from .samples import Samples
 from .tables import csv_rows
 

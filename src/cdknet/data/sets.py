@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdknet.core.openworld import OpenWorldProblem, hide_classes
+
 from . import store
 from .arrays import load_npy
 from .binaries import load_cifar, load_idx
-from .openworld import OpenWorldProblem, hide_classes
 from .registry import SETS, PublicFile, PublicSet
 from .store import Progress, Verified, cache_dir
 

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cdknet.core.openworld import UNLABELED
+
 from .checks import (
     DECIMAL_COMMA,
     AnyArray,
@@ -33,7 +35,6 @@ from .checks import (
     text_array,
     unique_ids,
 )
-from .openworld import UNLABELED
 from .samples import Samples
 
 LABEL_NAMES = ("label", "labels", "class", "target")  # taken as the label column if none is named

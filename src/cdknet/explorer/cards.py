@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdknet.explorer.review import REJECTED, Review
-from cdknet.runs import Run
+from cdknet.runs.format import Run
 
 SHOWN = 24  # samples on a card's sheets
 CLOSE = 0.8  # a / b from which a sample is nearly as near to the other class

@@ -20,7 +20,9 @@ from numpy.typing import NDArray
 
 from cdknet.explorer.journal import JOURNAL, Journal
 from cdknet.explorer.review import MOST_CLASSES, REJECTED, Review
-from cdknet.runs import checked_file, open_samples, read_config, read_npz, replace_file, samples_digest
+from cdknet.runs.files import read_npz, replace_file
+from cdknet.runs.fingerprints import samples_digest
+from cdknet.runs.format import checked_file, open_samples, read_config
 
 _DIGITS = re.compile(r"([0-9]+)")
 KEPT_MAP = "map.npy"  # a map that was made after the run, by the explorer
@@ -193,7 +195,7 @@ def _map(
         except (ValueError, EOFError):
             places = None
     if places is None or places.shape != (len(features), 2) or not np.isfinite(places).all():
-        from cdknet.pictures import map_2d
+        from cdknet.runs.figures import map_2d
 
         if note is not None:
             note("This run has no map yet: making one. It is kept for the next time.")

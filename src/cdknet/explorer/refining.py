@@ -92,7 +92,7 @@ class Refining:
                     if self._stopped:
                         return
                     self._process = subprocess.Popen(
-                        [sys.executable, "-m", "cdknet.explorer.refine", *arguments],
+                        [sys.executable, "-m", "cdknet.fit.refine", *arguments],
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
                         stdin=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 import cdknet
-from cdknet.explorer.doorkeeper import Doorkeeper
+from cdknet.explorer.auth import Doorkeeper
 from cdknet.explorer.journal import Done, Stale
 from cdknet.explorer.refining import Refining
 from cdknet.explorer.review import ReviewError

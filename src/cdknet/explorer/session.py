@@ -22,8 +22,8 @@ from cdknet.explorer.journal import Done
 from cdknet.explorer.review import REJECTED, Review
 from cdknet.explorer.samples import Drawer, kind_of
 from cdknet.options import ALL_OPTIONS
-from cdknet.runs import csv_bytes, shown, used_options
-from cdknet.tables import confidence_sentence
+from cdknet.runs.files import csv_bytes, shown
+from cdknet.runs.summary import confidence_sentence, used_options
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -382,7 +382,7 @@ def export(labels: dict[str, list[Any]], format: str) -> bytes:
 
 
 def _scores(run: OpenedRun, review: Review, truth: Truth) -> dict[str, Any]:
-    from cdknet.metrics import contingency, scores
+    from cdknet.core.metrics import contingency, scores
 
     unlabelled = ~run.given
     scored = np.flatnonzero(unlabelled & (truth.index != REJECTED) & (review.assignment != REJECTED))

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cdknet.core.openworld import UNLABELED
 from cdknet.data.checks import UNLABELLED_FOLDERS, labels_from_text
-from cdknet.data.openworld import UNLABELED
 from cdknet.data.samples import Samples
 
 RAW_SUFFIXES = {".cf32": "cf32_le", ".cs16": "ci16_le", ".cu8": "cu8"}

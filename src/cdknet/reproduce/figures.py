@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from cdknet.pictures import MUTED, new_figure
 from cdknet.reproduce.plan import IMAGES, TABLES, TITLES
 from cdknet.reproduce.runner import map_file, read_results
-from cdknet.runs import replace_file
+from cdknet.runs.figures import MUTED, new_figure
+from cdknet.runs.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

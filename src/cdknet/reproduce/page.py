@@ -39,7 +39,7 @@ from cdknet.reproduce.studies import (
     tables_table,
     tuning_table,
 )
-from cdknet.runs import replace_file
+from cdknet.runs.files import replace_file
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

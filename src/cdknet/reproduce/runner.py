@@ -18,9 +18,9 @@ import numpy as np
 
 import cdknet
 from cdknet.data import OpenWorldProblem, load
-from cdknet.history import Watcher
 from cdknet.reproduce.plan import TABLES, Cell
-from cdknet.runs import append_jsonl, plain, read_jsonl, replace_file
+from cdknet.runs.files import append_jsonl, plain, read_jsonl, replace_file
+from cdknet.training.history import Watcher
 
 Lines = Mapping[str, Mapping[str, Any]]  # finished cells by key
 
@@ -85,8 +85,8 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
     """
     import torch
 
-    from cdknet.estimator import ClassDiscovery
-    from cdknet.metrics import new_class_scores, old_class_accuracy, open_world_report
+    from cdknet.core.metrics import new_class_scores, old_class_accuracy, open_world_report
+    from cdknet.estimators import ClassDiscovery
 
     problem = open_problem(cell.dataset, cell.seed, cell.split)
     _forget_peak()
@@ -144,7 +144,7 @@ def map_file(results: Path, cell: Cell) -> Path:
 
 def _keep_map(cell: Cell, model: Any, path: Path) -> None:
     """The embedding of 3,000 held-out samples in the plane, with their true classes."""
-    from cdknet.pictures import map_2d
+    from cdknet.runs.figures import map_2d
 
     problem = open_problem(cell.dataset, cell.seed, cell.split)
     draw = np.random.default_rng(0).permutation(len(problem.X_test))[:3000]
@@ -174,9 +174,9 @@ def open_problem(dataset: str, seed: int, split: int | None = None) -> OpenWorld
 
 def _stage_1_accuracy(model: Any, problem: OpenWorldProblem) -> float | None:
     """Held-out accuracy on old classes before anything was discovered; None where nothing was trained."""
-    from cdknet.inputs import Inputs
-    from cdknet.metrics import old_class_accuracy
-    from cdknet.networks import Projection, embed
+    from cdknet.core.metrics import old_class_accuracy
+    from cdknet.inputs.arrays import Inputs
+    from cdknet.nets.network import Projection, embed
 
     network = model.stage_networks_.get("pretrain")
     if network is None or isinstance(network, Projection):

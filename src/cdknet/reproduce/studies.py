@@ -12,7 +12,7 @@ from cdknet.reproduce import paper
 from cdknet.reproduce.plan import TITLES, Cell
 from cdknet.reproduce.rows import SETS, STALE, best_in_bold, marked, section, spread
 from cdknet.reproduce.runner import Lines
-from cdknet.runs import read_jsonl
+from cdknet.runs.files import read_jsonl
 
 
 class Studies(NamedTuple):
@@ -157,7 +157,7 @@ def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
     """Does what recovers hidden old classes also find new ones? A row a problem that is all there."""
     from scipy.stats import spearmanr
 
-    from cdknet.tune import CANDIDATES, GIVEN, choose
+    from cdknet.trust.tune import CANDIDATES, GIVEN, choose
 
     out, won, ranks, missed = [], [], [], []
     for name, split in sorted({(fit["set"], fit["split"]) for fit in fits}):
@@ -193,7 +193,7 @@ def tuning_table(fits: Sequence[Mapping[str, Any]]) -> str:
 
 def _raced(found: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """What `tune` would have seen of accuracies known on every fold: the worse half is dropped on each."""
-    from cdknet.tune import better_half
+    from cdknet.trust.tune import better_half
 
     seen: dict[str, list[float]] = {name: [] for name in found}
     running = list(found)

@@ -1,0 +1,189 @@
+"""Results as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.markup import escape
+from rich.table import Table
+
+from cdknet.runs.summary import confidence_sentence, given_sentence
+
+if TYPE_CHECKING:
+    from cdknet.cli.demo import Comparison
+    from cdknet.core.metrics import Scores
+    from cdknet.runs.evaluate import Evaluation
+
+
+MEASURES = ("acc", "purity", "nmi", "ari")
+
+
+def _number(values: Sequence[float]) -> str:
+    """.912, or .912 ± .010 over several."""
+    mean = f"{np.mean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.3f}"
+
+
+def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
+    """The demonstration: each method's scores on the new classes, then what became of the old ones."""
+    seeds = "" if len(comparisons) == 1 else f", mean ± std of {len(comparisons)} seeds"
+    tables = []
+    for part, title in (("train", "unlabelled samples of the fit"), ("held_out", "held-out samples")):
+        table = Table(title=f"Digits 5-9, {title}{seeds}", title_justify="left", box=SIMPLE_HEAD)
+        table.add_column("method", no_wrap=True)
+        for name in ("ACC", "purity", "NMI", "ARI"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for i, line in enumerate(comparisons[0].lines):
+            found = [getattr(c.lines[i], part) for c in comparisons]
+            table.add_row(line.method, *(_number([getattr(s, m) for s in found]) for m in MEASURES))
+        tables.append(table)
+    rest = Table(title="Held-out digits 0-9, CD-KNet+-Exp", title_justify="left", box=SIMPLE_HEAD)
+    rest.add_column("")
+    rest.add_column("accuracy", justify="right")
+    facts = {
+        "old classes after stage 1 of the paper's method": [
+            c.old_before for c in comparisons if c.old_before is not None
+        ],
+        "old classes after expansion": [c.old_after for c in comparisons],
+        "all classes, one assignment": [c.open_world.all for c in comparisons],
+        "  of which new classes": [c.open_world.new for c in comparisons],
+    }
+    for name, values in facts.items():
+        rest.add_row(name, _number(values))
+    return [*tables, rest]
+
+
+def scores_table(title: str, scores: Scores) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in ("ACC", "purity", "NMI", "ARI"):
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{value:.3f}" for value in scores))
+    return table
+
+
+def evaluation_tables(result: Evaluation) -> list[Table]:
+    strange = f"; {result.n_strange} ids of the truth are none of the run's" if result.n_strange else ""
+    if result.n_contradicted:
+        strange += f"; it calls {result.n_contradicted} given labels otherwise: is it of these samples?"
+    title = f"{result.n_scored} of {result.n_unlabelled} unlabelled samples{strange}"
+    tables = [scores_table(title, result.scores)]
+    title = "How far the confidence could be trusted"
+    trust = Table(
+        title=title if result.calibrated else f"{title}: it only ranks",
+        title_justify="left",
+        caption="right ones surer: how often a right label is surer than a wrong one; .5 is chance",
+        caption_justify="left",
+    )
+    names = ("expected right", "right", "calibration error", "right ones surer")
+    shown = dict(zip(names, result.confidence, strict=True))
+    if not result.calibrated:
+        shown = {name: shown[name] for name in ("right", "right ones surer")}
+    for name in shown:
+        trust.add_column(name, justify="right")
+    trust.add_row(*("-" if value is None else f"{value:.3f}" for value in shown.values()))
+    tables.append(trust)
+    if result.open_world is not None:
+        split = Table(title="One assignment over all classes", title_justify="left")
+        for name in ("all", "old", "new"):
+            split.add_column(name, justify="right")
+        report = result.open_world
+        split.add_row(*("-" if v is None else f"{v:.3f}" for v in (report.all, report.old, report.new)))
+        tables.append(split)
+    confusion = Table(title="True class (down) and label (across)", title_justify="left")
+    confusion.add_column("")
+    for label in result.labels:
+        confusion.add_column(escape(label), justify="right")
+    for name, counts in zip(result.classes, result.counts, strict=True):
+        confusion.add_row(escape(name), *(str(n) if n else "·" for n in counts))
+    if len(result.labels) <= 16:
+        tables.append(confusion)
+    return tables
+
+
+def sets_table(described: dict[str, dict[str, str]]) -> Table:
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("name", "kind", "samples", "split", "here"):
+        table.add_column(column)
+    for name, facts in described.items():
+        files = facts["Files"]
+        missing = "no" if files.startswith("not on") else "in part"
+        here = missing if files.endswith("not on this machine") else "yes"
+        here = "-" if files == "needs no files" else here
+        table.add_row(name, facts["Kind"], facts["Samples"], facts["Paper's split"], here)
+    return table
+
+
+def facts_table(facts: dict[str, str]) -> Table:
+    table = Table(show_header=False, box=None)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for title, text in facts.items():
+        table.add_row(title, escape(text))
+    return table
+
+
+def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
+    table = Table(
+        title=escape(f"{run}: {facts['samples']} samples of {facts['source']}"), title_justify="left"
+    )
+    for name in ("class", "kind", "samples", "of them given", "mean confidence"):
+        table.add_column(name, justify="left" if name in ("class", "kind") else "right")
+    for row in facts["classes"]:
+        sure = f"{row['confidence']:.2f}" if row["samples"] else "-"
+        if sure == "1.00" and row["given"] < row["samples"]:
+            sure = "> .99"  # nothing that was found is certain
+        table.add_row(escape(row["name"]), row["kind"], str(row["samples"]), str(row["given"]), sure)
+    how = Table(show_header=False, box=None)
+    for key in ("method", "chosen", "expansion", "label_weight", "seed", "epochs", "pictures"):
+        value = facts[key]
+        if isinstance(value, dict):
+            value = ", ".join(f"{name} {n}" for name, n in value.items())
+        elif isinstance(value, list):
+            value = ", ".join(value)
+        how.add_row(key, escape(str(value)))
+    if facts["tuning"] is not None:
+        chosen = ", ".join(f"{name}={value}" for name, value in facts["tuning"]["options"].items())
+        how.add_row(
+            "tuning", escape(" ".join(filter(None, [chosen + "." if chosen else "", facts["tuning"]["why"]])))
+        )
+    timed = facts["time_budget"] is not None
+    if facts["spent"]:
+        spent = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["spent"].items())
+        within = f", of a budget of {facts['time_budget']}" if timed else ""
+        how.add_row("spent", escape(spent + within))
+    if facts["confidence"] is not None:
+        n_new = sum(row["kind"] == "new" for row in facts["classes"])
+        how.add_row("confidence", escape(confidence_sentence(facts["confidence"], n_new)))
+    empty = [row["name"] for row in facts["classes"] if row["kind"] == "new" and not row["samples"]]
+    if empty:
+        what = "Ask for fewer new classes" + (", or give it more time." if timed else ".")
+        how.add_row("empty", escape(f"no sample is of {', '.join(empty)}. {what}"))
+    if facts["hints"]:
+        more = f"; and {len(facts['hints']) - MOST_HINTS} more" if len(facts["hints"]) > MOST_HINTS else ""
+        told = "; ".join(facts["hints"][:MOST_HINTS]) + more
+        how.add_row("hints", escape(f"{told}. To see why: cdknet explore {run}"))
+    if facts["given_accuracy"] is not None:
+        how.add_row("given labels", escape(given_sentence(facts["given_accuracy"], timed=timed)))
+    for at, note in enumerate(facts["notes"]):
+        how.add_row("noted" if at == 0 else "", escape(note))
+    return [table, how]
+
+
+MOST_HINTS = 4  # that are told
+
+
+def tuning_table(report: dict[str, Any]) -> Table:
+    """What was tried on hidden old classes; the chosen line is marked."""
+    table = Table(title="Accuracy on hidden old classes", title_justify="left")
+    for name in ("candidate", "options", "folds", "mean", "gain", "score"):
+        table.add_column(name, justify="left" if name in ("candidate", "options") else "right")
+    for line in report["tried"]:
+        options = ", ".join(f"{name}={value}" for name, value in line["options"].items())
+        figures = [f"{line['mean']:.3f}", f"{line['gain']:+.3f}", f"{line['score']:+.3f}"]
+        style = "bold" if line["candidate"] == report["chosen"] else ""
+        table.add_row(line["candidate"], options, str(len(line["accuracies"])), *figures, style=style)
+    return table

@@ -1,0 +1,199 @@
+"""How good a discovery is. The only module that sees `HiddenTruth`.
+
+Accuracy means one cluster for one class (Hungarian). Purity, which the paper's code calls accuracy, lets
+several clusters claim one class: it is never below accuracy, and here it is always printed beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, roc_auc_score
+
+from cdknet.core.openworld import HiddenTruth
+
+
+class Contingency(NamedTuple):
+    """How often each class meets each cluster."""
+
+    counts: NDArray[np.int64]  # (classes, clusters)
+    classes: NDArray[Any]
+    clusters: NDArray[Any]
+
+
+def contingency(truth: ArrayLike, labels: ArrayLike) -> Contingency:
+    truth, labels = np.asarray(truth), np.asarray(labels)
+    if truth.ndim != 1 or truth.shape != labels.shape:
+        raise ValueError(
+            f"truth and labels must be two lists of one length. Got shapes {truth.shape} and {labels.shape}."
+        )
+    if not len(truth):
+        raise ValueError("truth and labels must not be empty. Got no samples.")
+    classes, rows = np.unique(truth, return_inverse=True)
+    clusters, columns = np.unique(labels, return_inverse=True)
+    counts = np.zeros((len(classes), len(clusters)), dtype=np.int64)
+    np.add.at(counts, (rows, columns), 1)
+    return Contingency(counts, classes, clusters)
+
+
+def match_clusters(truth: ArrayLike, labels: ArrayLike) -> dict[Any, Any]:
+    """Cluster -> class of the one-to-one match with most samples right; clusters left over are absent."""
+    table = contingency(truth, labels)
+    rows, columns = linear_sum_assignment(table.counts, maximize=True)
+    return dict(zip(table.clusters[columns].tolist(), table.classes[rows].tolist(), strict=True))
+
+
+def right_under_match(truth: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
+    """(n,) which samples are right under the best one-to-one match of clusters and classes."""
+    table = contingency(truth, labels)
+    rows, columns = linear_sum_assignment(table.counts, maximize=True)
+    match = np.full(len(table.clusters), -1)
+    match[columns] = rows
+    right: NDArray[np.bool_] = match[np.searchsorted(table.clusters, labels)] == np.searchsorted(
+        table.classes, truth
+    )
+    return right
+
+
+def clustering_accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
+    """Share of samples right under the best one-to-one match of clusters and classes (Hungarian)."""
+    counts = contingency(truth, labels).counts
+    rows, columns = linear_sum_assignment(counts, maximize=True)
+    return float(counts[rows, columns].sum() / counts.sum())
+
+
+def purity(truth: ArrayLike, labels: ArrayLike) -> float:
+    """Share of samples that belong to the commonest class of their cluster."""
+    counts = contingency(truth, labels).counts
+    return float(counts.max(axis=0).sum() / counts.sum())
+
+
+def nmi(truth: ArrayLike, labels: ArrayLike) -> float:
+    """I(truth, labels) / sqrt(H(truth) H(labels)), section VI.D."""
+    contingency(truth, labels)  # its checks
+    return float(normalized_mutual_info_score(truth, labels, average_method="geometric"))
+
+
+def ari(truth: ArrayLike, labels: ArrayLike) -> float:
+    """Adjusted Rand index, section VI.D."""
+    contingency(truth, labels)
+    return float(adjusted_rand_score(truth, labels))
+
+
+class Scores(NamedTuple):
+    """The four measures of one clustering."""
+
+    acc: float
+    purity: float
+    nmi: float
+    ari: float
+
+
+def scores(truth: ArrayLike, labels: ArrayLike) -> Scores:
+    """All four measures of `labels` against `truth`."""
+    return Scores(
+        clustering_accuracy(truth, labels), purity(truth, labels), nmi(truth, labels), ari(truth, labels)
+    )
+
+
+def new_class_scores(truth: HiddenTruth, labels: ArrayLike) -> Scores:
+    """The four measures over the samples of new classes; `labels` has an entry for every sample."""
+    labels = _one_label_each(truth, labels)
+    _check_some_new(truth)
+    return scores(truth.y[truth.is_new], labels[truth.is_new])
+
+
+def expected_calibration_error(
+    confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = 10
+) -> float:
+    """Mean gap between confidence and share right, over `bins` ranges of confidence of equal width."""
+    which = np.minimum((np.asarray(confidence) * bins).astype(int), bins - 1)
+    gaps = [abs(float((confidence - right)[which == b].sum())) for b in range(bins)]
+    return sum(gaps) / len(confidence)
+
+
+class ConfidenceScores(NamedTuple):
+    """What the confidences of some labels are worth."""
+
+    expected: float  # their mean: the share that was expected to be right
+    right: float  # the share that is
+    error: float  # expected calibration error
+    ranking: float | None  # how often a right sample is surer than a wrong one; None: all right, or none
+
+
+def confidence_scores(
+    truth: ArrayLike, labels: ArrayLike, confidence: NDArray[np.floating[Any]]
+) -> ConfidenceScores:
+    """Confidences of labels against the truth, one entry a sample."""
+    right, sure = right_under_match(truth, labels), np.asarray(confidence, dtype=np.float64)
+    both = right.any() and not right.all()
+    return ConfidenceScores(
+        expected=float(sure.mean()),
+        right=float(right.mean()),
+        error=expected_calibration_error(sure, right),
+        ranking=float(roc_auc_score(right, sure)) if both else None,
+    )
+
+
+def new_class_confidence(
+    truth: HiddenTruth, labels: ArrayLike, confidence: NDArray[np.floating[Any]]
+) -> ConfidenceScores:
+    """The same over the samples of new classes; `labels` and `confidence` have an entry for every sample."""
+    labels, sure = _one_label_each(truth, labels), _one_label_each(truth, confidence)
+    _check_some_new(truth)
+    new = truth.is_new
+    return confidence_scores(truth.y[new], labels[new], sure[new])
+
+
+class OpenWorldReport(NamedTuple):
+    """Accuracies under one assignment over all classes, then split."""
+
+    all: float
+    old: float | None  # None where there are no samples of old classes
+    new: float
+    new_scores: Scores  # over the samples of new classes alone
+    matching: dict[Any, Any]  # label -> true class
+
+
+def open_world_report(truth: HiddenTruth, labels: ArrayLike) -> OpenWorldReport:
+    """Score labels of old and new samples together: one assignment over all classes, then split.
+
+    Matching old and new apart would forgive a new class that is called by an old one's name.
+    """
+    labels = _one_label_each(truth, labels)
+    _check_some_new(truth)
+    right = right_under_match(truth.y, labels)
+    old = ~truth.is_new
+    return OpenWorldReport(
+        all=float(right.mean()),
+        old=float(right[old].mean()) if old.any() else None,
+        new=float(right[~old].mean()),
+        new_scores=new_class_scores(truth, labels),
+        matching=match_clusters(truth.y, labels),
+    )
+
+
+def old_class_accuracy(truth: HiddenTruth, labels: ArrayLike) -> float:
+    """Share of the samples of old classes that are called by their own name. No matching."""
+    labels = _one_label_each(truth, labels)
+    old = ~truth.is_new
+    if not old.any():
+        raise ValueError("old_class_accuracy needs samples of old classes. Got none.")
+    return float((labels[old] == truth.y[old]).mean())
+
+
+def _one_label_each(truth: HiddenTruth, labels: ArrayLike) -> NDArray[Any]:
+    if not isinstance(truth, HiddenTruth):
+        raise TypeError(f"truth must be a HiddenTruth. Got {type(truth).__name__}. hide_classes makes one.")
+    labels = np.asarray(labels)
+    if labels.shape != (len(truth),):
+        raise ValueError(f"labels must have one entry a sample ({len(truth)}). Got shape {labels.shape}.")
+    return labels
+
+
+def _check_some_new(truth: HiddenTruth) -> None:
+    if not truth.is_new.any():
+        raise ValueError(f"truth must hold samples of new classes {truth.new_classes}. Got none.")

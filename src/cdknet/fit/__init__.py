@@ -1,0 +1,1 @@
+"""From a plan to a result: the stages in a row, and the result as a run folder."""

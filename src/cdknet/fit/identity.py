@@ -1,0 +1,100 @@
+"""What tells a user's own encoder, views or clusterer, or our code, from another: so none are mixed up."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from cdknet.runs.fingerprints import fingerprint
+
+LEARNING = ("core", "inputs", "nets", "training", "methods", "fit")  # packages that decide what is learned
+LIBRARIES = ("builtins", "abc", "typing", "torch", "sklearn", "numpy", "scipy", "cdknet")
+DEEPEST = 8  # how far into a part is looked, so that one that holds itself has an end
+PLAIN = bool | int | float | complex | str | bytes | np.generic
+
+
+def identity_of(part: Any) -> list[Any] | None:
+    """A module's layers, weights and what learns of them; or a name, and a sum of all that decides."""
+    if part is None:
+        return None
+    if isinstance(part, nn.Module):
+        weights = [weight.detach().cpu().float().numpy() for weight in part.state_dict().values()]
+        learns = [weight.requires_grad for weight in part.parameters()]
+        does = _functions(type(layer) for layer in part.modules())
+        return [repr(part), fingerprint(*weights), learns, _digest([_told(f, 0) for f in does])]
+    return [getattr(part, "__qualname__", type(part).__qualname__), _digest(_told(part, 0))]
+
+
+@functools.cache
+def learning_code() -> str:
+    """A sum of the sources that decide what a stage learns: what others made is not taken for theirs."""
+    root = Path(__file__).parents[1]
+    files = [root / "options.py", *(path for name in LEARNING for path in sorted((root / name).glob("*.py")))]
+    return _digest([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
+
+
+def _digest(told: Any) -> str:
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+
+def _functions(kinds: Iterable[type]) -> list[Any]:
+    """What objects of these kinds do: the functions of each class, and of those it is made from, by name.
+
+    Not of classes that come with a library: these do not change under a user's hands.
+    """
+    classes = {one for kind in kinds for one in kind.__mro__ if one.__module__.split(".")[0] not in LIBRARIES}
+    out = []
+    for one in sorted(classes, key=lambda one: (one.__module__, one.__qualname__)):
+        held = [
+            getattr(part, "__func__", getattr(part, "fget", part)) for _, part in sorted(vars(one).items())
+        ]
+        out += [part for part in held if isinstance(part, FunctionType)]
+    return out
+
+
+def _told(value: Any, depth: int) -> Any:
+    """A value for JSON: of functions their code and what it holds on to, of objects what they hold."""
+    if depth > DEEPEST:
+        return ""
+    if value is None or isinstance(value, PLAIN):
+        return repr(value)
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().float().numpy()
+    if isinstance(value, np.ndarray):
+        return fingerprint(value)
+    if isinstance(value, nn.Module):
+        return identity_of(value)
+
+    def walk(parts: Iterable[Any]) -> list[Any]:
+        return [_told(part, depth + 1) for part in parts]
+
+    if isinstance(value, list | tuple):
+        return walk(value)
+    if isinstance(value, set | frozenset):
+        return sorted(map(repr, value))
+    if isinstance(value, dict):
+        return walk(sorted(value.items(), key=lambda item: str(item[0])))
+    if isinstance(value, CodeType):
+        return [value.co_code.hex(), list(value.co_names), walk(value.co_consts)]
+    if isinstance(value, functools.partial):
+        return walk([value.func, value.args, value.keywords])
+    if isinstance(value, MethodType):
+        return walk([value.__func__, value.__self__])
+    if isinstance(value, FunctionType):
+        closure = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        where = [value.__module__, value.__qualname__]
+        named = [value.__globals__.get(name) for name in value.__code__.co_names]
+        known = [held for held in named if isinstance(held, PLAIN | Tensor | np.ndarray)]
+        return [where, *walk([value.__code__, value.__defaults__, value.__kwdefaults__, closure, known])]
+    if isinstance(value, type | ModuleType | BuiltinFunctionType):
+        return [getattr(value, "__module__", ""), value.__name__]
+    held = value.get_params() if hasattr(value, "get_params") else getattr(value, "__dict__", {})
+    return [type(value).__module__, type(value).__qualname__, *walk([held, _functions([type(value)])])]

@@ -1,0 +1,319 @@
+"""Teach a run what a person said of it: stage 3 once more, on the reviewed labels.
+
+The network goes on from where the run left it. A class that is still there keeps its output, its name and
+its id; one that the review made gets a fresh output; one that it took away loses it. Labels stay as reviewed:
+where the new network disagrees, the sample's confidence is low, and the explorer shows it among the unsure.
+
+`python -m cdknet.fit.refine RUN OUT` does it with progress as lines of JSON, for the page.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+import cdknet
+from cdknet.core.classifiers import MOST_VOTERS, Centers, Neighbors, Readout, class_means
+from cdknet.core.seeds import derive_seed, seeded
+from cdknet.data.samples import KEPT
+from cdknet.estimators import ClassDiscovery
+from cdknet.explorer.folder import OpenedRun, open_run
+from cdknet.explorer.journal import JOURNAL, Journal
+from cdknet.explorer.review import REJECTED, Review
+from cdknet.fit.expand import teach
+from cdknet.fit.pipeline import stage_3_views
+from cdknet.inputs.arrays import Inputs
+from cdknet.nets.growth import Growth
+from cdknet.nets.model import Blueprint, Model
+from cdknet.nets.network import Network
+from cdknet.options import DiscoverOptions, ExpandOptions
+from cdknet.runs.checkpoints import FolderCheckpoint
+from cdknet.runs.figures import illustrated
+from cdknet.runs.files import shown
+from cdknet.runs.fingerprints import fingerprint, samples_digest
+from cdknet.runs.format import Run, check_target, labels_digest, read_run, storable, verify_samples, write_run
+from cdknet.training.history import History, Watcher
+from cdknet.training.problem import Problem
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A review in the terms of a training: classes in the order of the outputs, and a target a sample."""
+
+    ids: list[int]  # class ids, old classes first
+    names: list[str]
+    n_old: int
+    targets: NDArray[np.int64]  # (n,) position in `ids`; -1 for rejected samples
+
+    @classmethod
+    def of(cls, review: Review, n_old: int) -> Lesson:
+        sizes = np.bincount(review.assignment[review.assignment != REJECTED], minlength=REJECTED)
+        old = [i for i, record in review.classes.items() if record.kind == "old"]
+        new = [i for i, record in review.classes.items() if record.kind == "new" and sizes[i]]
+        if not new:
+            raise ValueError("The review must leave at least one new class with samples to refine. Got none.")
+        assert len(old) == n_old
+        position = np.full(REJECTED + 1, -1, dtype=np.int64)
+        position[old + new] = np.arange(len(old) + len(new))
+        names = [review.classes[i].name for i in old + new]
+        return cls(old + new, names, n_old, position[review.assignment])
+
+    @property
+    def n_new(self) -> int:
+        return len(self.ids) - self.n_old
+
+    def problem(self, X: NDArray[Any], given: NDArray[np.bool_]) -> tuple[Problem, Tensor]:
+        """Given samples of old classes are replayed in part; all others are shown each epoch."""
+        replayed = given & (self.targets >= 0) & (self.targets < self.n_old)
+        shown = (self.targets >= 0) & ~replayed
+        if not replayed.any():
+            raise ValueError("The review must leave given samples in old classes to refine. Got none.")
+        rows = torch.from_numpy(np.flatnonzero(replayed)), torch.from_numpy(np.flatnonzero(shown))
+        targets = torch.from_numpy(self.targets)
+        return Problem(Inputs(X), rows[0], targets[rows[0]], rows[1], self.n_old), targets[rows[1]]
+
+
+def refine(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    samples: NDArray[Any] | None = None,
+    sample_ids: Sequence[str] | None = None,
+    encoder: nn.Module | None = None,
+    device: str = "auto",
+    watchers: Sequence[Watcher] = (),
+    force: bool = False,
+) -> Path:
+    """Write the run `out`: `folder` trained again on its reviewed labels. Called again, it goes on.
+
+    `samples` stand in for those that the run does not hold; `encoder` is needed where the run had one.
+    """
+    folder, out = Path(folder), Path(out)
+    check_target(out, force)
+    if out.resolve() == folder.resolve():
+        raise ValueError("out must be another folder than the run. Got the same.")
+    opened = open_run(folder, samples=samples, sample_ids=sample_ids)
+    if opened.samples is None:
+        raise ValueError(f"{folder} must hold its samples to be refined. It does not: name them with --data.")
+    run = read_run(folder)
+    if samples is None:
+        verify_samples(folder, run.config)
+    journal = opened.journal()
+    lesson = Lesson.of(journal.review, opened.n_old)
+    model = ClassDiscovery.from_run(run, encoder=encoder, device=device)
+    unfinished = out.with_name(out.name + ".partial")
+    weights = run.config["files"]["weights.safetensors"]["sha256"]
+    of = {"kind": "refine", "run": opened.digest, "weights": weights}
+    job = {**of, "revision": journal.revision, "cdknet": cdknet.__version__}
+    job |= {"labels": fingerprint(lesson.targets), "names": lesson.names}
+    try:
+        checkpoint = FolderCheckpoint(unfinished, job)
+    except ValueError:
+        if not _is_job(unfinished, of):
+            raise ValueError(
+                f"{unfinished} must be an unfinished refinement of {folder}, or not be there. Got another "
+                "job or other files. Finish that one, delete it, or choose another --out."
+            ) from None
+        shutil.rmtree(unfinished)  # begun on an older state of the review
+        checkpoint = FolderCheckpoint(unfinished, job)
+    history = History(watchers)
+    try:
+        _teach(model, opened, lesson, history, checkpoint)
+    except KeyboardInterrupt:
+        checkpoint.flush()
+        raise
+    history.progress("map", 0, 1)
+    refined = model.to_run(
+        ids=opened.ids,
+        **{k: run.config[k] for k in ("source", *KEPT) if k in run.config},
+        class_ids=lesson.ids,
+        next_class_id=journal.review.next_id,
+        samples_digest=samples_digest(opened.samples),
+        refined={"from": shown(folder.resolve().name), "revision": journal.revision},
+    )
+    kept = storable(opened.samples)
+    refined = replace(illustrated(refined, opened.samples), samples=kept)
+    history.progress("map", 1, 1)  # the last moment to interrupt it
+    write_run(out, refined, force=force, review=_carried_over(refined, journal.review, lesson))
+    shutil.rmtree(unfinished, ignore_errors=True)
+    return out
+
+
+def _is_job(unfinished: Path, of: dict[str, str]) -> bool:
+    """Whether the folder holds a job that says all this of itself."""
+    try:
+        kept = json.loads((unfinished / "job.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(kept, dict) and of.items() <= kept.items()
+
+
+def _teach(
+    model: ClassDiscovery,
+    opened: OpenedRun,
+    lesson: Lesson,
+    history: History,
+    checkpoint: FolderCheckpoint,
+) -> None:
+    """Make `model`, as read from the old run, the one that knows the reviewed classes."""
+    assert opened.samples is not None
+    params, seed = model.used_params(), derive_seed(model.seed_, "refine")
+    before, inputs = model.model_, Inputs(opened.samples)
+    own = model.views if callable(model.views) else None
+    if own is not None:
+        params["views"] = "auto"
+    blueprint = model.blueprint_._replace(n_new_classes=lesson.n_new)
+    if before.readout is None:
+        options = ExpandOptions.pick(params)
+        network = _with_outputs(before.network, blueprint, model.encoder, opened, lesson, seed)
+        problem, targets = lesson.problem(opened.samples, opened.given)
+        teach(
+            _growth(network, options.expansion),
+            problem,
+            targets,
+            options,
+            stage="refine",
+            learning_rate=model.learning_rate,
+            batch_size=model.batch_size,
+            views=stage_3_views(DiscoverOptions.pick(params), own, inputs.sample_shape),
+            seed=seed,
+            history=history,
+            checkpoint=checkpoint,
+        )
+        after = Model(network, before.normalize)
+    else:
+        after = Model(before.network, before.normalize, _readout(before.readout, opened, lesson, seed))
+    features, logits = after.apply(inputs)
+    # A rejected sample needs some label in the file; it is rejected again by the journal.
+    labels = np.where(lesson.targets >= 0, lesson.targets, logits.argmax(dim=1).numpy())
+    probability = torch.softmax(logits, dim=1).numpy()[np.arange(len(labels)), labels]
+    model.n_new_classes, model.n_new_classes_ = lesson.n_new, lesson.n_new
+    model.model_, model.blueprint_ = after, blueprint
+    model.classes_ = _class_names(lesson.names, model.classes_)
+    model.labels_, model.given_ = model.classes_[labels], opened.given
+    model.confidence_ = np.where(opened.given, 1.0, probability).astype(np.float32)
+    model.calibration_ = {"calibrated": False, "reason": "the run was refined on reviewed labels"}
+    model.embedding_ = features.numpy()
+    model.pseudo_labels_ = np.maximum(lesson.targets - lesson.n_old, -1)[~opened.given]
+    model.history_ = [*opened.history, *history]
+    model.spent_ = {**model.spent_, **{stage: round(s, 2) for stage, s in history.spent.items()}}
+
+
+def _with_outputs(
+    network: Network,
+    blueprint: Blueprint,
+    encoder: nn.Module | None,
+    opened: OpenedRun,
+    lesson: Lesson,
+    seed: int,
+) -> Network:
+    """A copy of the network with an output a reviewed class: the class's own where it had one, else fresh."""
+    with seeded(derive_seed(seed, "outputs")):
+        fresh = blueprint.build(encoder)
+    state = {name: weight.detach().cpu().clone() for name, weight in network.state_dict().items()}
+    had = {class_id: i for i, class_id in enumerate(opened.class_ids)}
+    for name in [name for name in state if name.startswith("head.")]:
+        rows = fresh.state_dict()[name].clone()
+        for position, class_id in enumerate(lesson.ids):
+            if class_id in had:
+                rows[position] = state[name][had[class_id]]
+        state[name] = rows
+    fresh.load_state_dict(state)
+    return fresh.to(network.device)
+
+
+def _growth(network: Network, expansion: str) -> Growth:
+    """Which weights learn at the full rate: those of the layers that stage 3 had grown."""
+    layers = {"last": [network.head], "last-two": [network.penultimate, network.head]}.get(expansion)
+    fast = {id(w) for layer in layers for w in layer.parameters()} if layers else None
+    weights = network.trainable()
+    if fast is None:  # "all"
+        return Growth(network, weights, [])
+    return Growth(network, [w for w in weights if id(w) in fast], [w for w in weights if id(w) not in fast])
+
+
+def _readout(before: Readout, opened: OpenedRun, lesson: Lesson, seed: int) -> Readout:
+    """Without outputs nothing is trained: centres are the means of the reviewed classes, voters vote anew."""
+    known = np.flatnonzero(lesson.targets >= 0)
+    z = torch.from_numpy(opened.features[known])
+    targets = torch.from_numpy(lesson.targets[known])
+    if isinstance(before, Centers):
+        centers = class_means(z, targets, len(lesson.ids))
+        scale = float((z - centers[targets]).square().sum(dim=1).mean())
+        return Centers(centers, max(scale, 1e-12))
+    draw = torch.Generator().manual_seed(derive_seed(seed, "voters"))
+    kept = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
+    return Neighbors(z[kept], targets[kept], len(lesson.ids), before.k)
+
+
+def _class_names(names: Sequence[str], before: NDArray[Any]) -> NDArray[Any]:
+    """Names as the run had them: whole numbers stay whole numbers if all of them still are."""
+    if before.dtype.kind == "i" and all(name.isascii() and name.isdigit() for name in names):
+        numbers = np.array([int(name) for name in names])
+        if [str(n) for n in numbers.tolist()] == list(names):
+            return numbers
+    return np.array(names)
+
+
+def _carried_over(run: Run, review: Review, lesson: Lesson) -> bytes | None:
+    """The first lines of the new run's journal, with what labels cannot say: notes and rejected samples."""
+    actions: list[dict[str, Any]] = [
+        {"kind": "note", "class": i, "text": review.classes[i].note}
+        for i in lesson.ids
+        if review.classes[i].note
+    ]
+    rejected = np.flatnonzero(review.assignment == REJECTED)
+    if len(rejected):
+        actions.append({"kind": "reject", "samples": rejected.tolist()})
+    if not actions:
+        return None
+    position = dict(zip(lesson.names, lesson.ids, strict=True))
+    assignment = np.array([position[row["label"]] for row in run.labels])
+    start = Review.start(assignment, lesson.names, lesson.n_old, ids=lesson.ids, next_id=review.next_id)
+    with TemporaryDirectory() as folder:
+        journal = Journal(Path(folder) / JOURNAL, start, labels_digest(run))
+        for action in actions:
+            journal.do(journal.revision, action, _no_split)
+        return journal.path.read_bytes()
+
+
+def _no_split(rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    raise AssertionError("nothing is split when a review is carried over")
+
+
+class _Lines:
+    """A watcher that says on stdout, as JSON, how far it is."""
+
+    def progress(self, stage: str, done: float, total: int) -> None:
+        sys.stdout.write(json.dumps({"stage": stage, "share": done / max(total, 1)}) + "\n")
+        sys.stdout.flush()
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        return None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """RUN OUT [SAMPLES.npy]: what the explorer starts for its button."""
+    run, out, *samples = arguments
+    try:
+        given = np.load(samples[0], mmap_mode="r", allow_pickle=False) if samples else None
+        refine(run, out, samples=given, watchers=[_Lines()])
+    except (ValueError, OSError, FloatingPointError, MemoryError) as error:
+        sys.stderr.write(" ".join(str(error).split()) + "\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

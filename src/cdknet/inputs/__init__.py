@@ -1,0 +1,1 @@
+"""What a user hands over, checked: samples, labels, and warnings about both."""

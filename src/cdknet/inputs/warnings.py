@@ -1,0 +1,63 @@
+"""Every doubt about the data of a fit, in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cdknet.core.openworld import UNLABELED
+from cdknet.inputs.arrays import Inputs
+
+MOST_COMPARED, FEWEST_COMPARED, MOST_VALUES, TREES = 2000, 50, 4_000_000, 60
+
+FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
+
+MIXED = 0.3  # share of unlabelled samples among labelled ones from which on it is told
+
+
+def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
+    """Share of the unlabelled rows of X, (n, d), that cannot be told from labelled ones.
+
+    A random forest learns which rows are labelled, and is asked of those it has not seen: of an unlabelled
+    sample of an old class it will say so more often than of all samples. It looks past columns that say
+    nothing, where nearest neighbours do not. Of at most 2,000 rows, fewer of very long ones. Of samples that
+    are no vectors 0: pixels are alike anyhow. And of a few.
+    """
+    if X.ndim != 2:
+        return 0.0
+    most = min(MOST_COMPARED, max(4 * FEWEST_COMPARED, MOST_VALUES // X.shape[1]))
+    rows = np.random.default_rng(0).permutation(len(X))[:most]
+    labelled = targets[rows] != UNLABELED
+    if (~labelled).sum() < FEWEST_COMPARED or not labelled.any():
+        return 0.0
+    from sklearn.ensemble import RandomForestClassifier
+
+    forest = RandomForestClassifier(TREES, min_samples_leaf=3, oob_score=True, random_state=0)
+    said = forest.fit(Inputs(X).take(torch.from_numpy(rows)).numpy(), labelled).oob_decision_function_[:, 1]
+    return float((said[~labelled] >= labelled.mean()).mean())
+
+
+def mixed(share: float) -> list[str]:
+    """A sentence where a large share of the unlabelled is `among_old`, though all are taken for new."""
+    if share < MIXED:
+        return []
+    return [
+        f"About {100 * share:.0f} of 100 unlabelled samples cannot be told from labelled ones. They may be "
+        "of old classes, and all are taken to be of new ones: those of old ones will be wrong, and no "
+        "confidence sees that. Leave such samples out if you know them; novelty with method cd-knet sorts "
+        "some out, but takes new ones for old, too."
+    ]
+
+
+def scarce(targets: NDArray[np.int64], n_new_classes: int) -> list[str]:
+    """A sentence where there are fewer than `FEW` unlabelled samples for each new class asked for."""
+    n = int((targets == UNLABELED).sum())
+    if not n_new_classes <= n < FEW * n_new_classes:
+        return []
+    return [
+        f"Fewer than {FEW} unlabelled samples a new class ({n} for {n_new_classes}): expect little of it. "
+        "Ask for fewer classes, or add samples."
+    ]

@@ -1,0 +1,107 @@
+"""Heads: softmax classifiers of the new classes on f(x), each taught by its own answer to another view.
+
+Several heads with the wanted number of classes, and some with more ("over-clustering"), learn side by side on
+the same features. Their targets are balanced over the classes, so that no class dies (Caron et al. 2020,
+Fini et al. 2021). They start from random directions and differ: one that cuts across a class does not teach
+the features to do so, the others hold against it. Started alike, from k-means, they teach its mistakes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from cdknet.core.clustering import cluster
+from cdknet.core.hsic import unit_length
+
+TEMPERATURE = 0.1  # logits are cosines divided by this
+SHARPNESS = 0.05  # and targets are taken at this
+EVENNESS = 2.0  # reward for even use of the classes, where targets are not balanced
+OVER = 3  # an over-clustering head has this many times the classes
+
+
+class Heads(nn.Module):
+    """Directions on the unit sphere: one for each old class, and for each class of each head."""
+
+    def __init__(self, width: int, n_old: int, n_new: int, *, plain: int = 4, over: int = 2) -> None:
+        super().__init__()
+        self.old = nn.Parameter(unit_length(torch.randn(n_old, width)))
+        sizes = [n_new] * plain + [OVER * n_new] * over
+        self.new = nn.ParameterList([nn.Parameter(unit_length(torch.randn(k, width))) for k in sizes])
+        self.plain = plain
+
+    def old_logits(self, z: Tensor) -> Tensor:
+        return z @ unit_length(self.old).T / TEMPERATURE
+
+    def new_logits(self, z: Tensor) -> list[Tensor]:
+        return [z @ unit_length(directions).T / TEMPERATURE for directions in self.new]
+
+
+def balanced_targets(logits: Tensor, rounds: int = 3) -> Tensor:
+    """Sinkhorn-Knopp: soft targets near softmax(logits), over the batch even over the classes."""
+    with torch.no_grad():
+        cosines = logits * TEMPERATURE
+        Q = torch.exp((cosines - cosines.amax()) / SHARPNESS)
+        for _ in range(rounds):
+            Q = Q / Q.sum(dim=0).clamp_min(1e-30) / Q.shape[1]
+            Q = Q / Q.sum(dim=1, keepdim=True).clamp_min(1e-30)
+    return Q
+
+
+def swapped_loss(old_logits: Tensor, new_logits: Tensor) -> Tensor:
+    """Cross-entropy of each view's answer against the balanced answer to the other, mean over both.
+
+    Rows are first views, then second views of the same samples. The softmax is over old and new classes
+    together: calling an unlabelled sample old counts as wrong.
+    """
+    n = len(new_logits) // 2
+    answers = torch.cat([old_logits, new_logits], dim=1).log_softmax(dim=1)[:, old_logits.shape[1] :]
+    first, second = balanced_targets(new_logits[:n]), balanced_targets(new_logits[n:])
+    return -((first * answers[n:]).sum(dim=1).mean() + (second * answers[:n]).sum(dim=1).mean()) / 2
+
+
+def distilled_loss(old_logits: Tensor, new_logits: Tensor) -> Tensor:
+    """Cross-entropy of each view's answer against the sharpened answer to the other, less the entropy of
+    the mean answer, which keeps every class in use (Wen et al. 2023). Over old and new classes together.
+    """
+    logits = torch.cat([old_logits, new_logits], dim=1)
+    n = len(logits) // 2
+    answers = logits.log_softmax(dim=1)
+    sharp = (logits.detach() * (TEMPERATURE / SHARPNESS)).softmax(dim=1)
+    mean = answers.exp().mean(dim=0).clamp_min(1e-9)
+    swapped = -((sharp[:n] * answers[n:]).sum(dim=1).mean() + (sharp[n:] * answers[:n]).sum(dim=1).mean()) / 2
+    return swapped + EVENNESS * (mean * mean.log()).sum()
+
+
+LOSSES = {"balanced": swapped_loss, "sharpened": distilled_loss}
+
+
+def head_losses(
+    heads: Heads,
+    z_new: Tensor,
+    z_old: Tensor,
+    targets: Tensor,
+    label_weight: float,
+    head_targets: str = "balanced",
+) -> Tensor:
+    """(heads,) loss of each head: answers to views of new samples, labels on old ones."""
+    old_of_new, old_of_old = heads.old_logits(z_new), heads.old_logits(z_old)
+    losses = []
+    for of_new, of_old in zip(heads.new_logits(z_new), heads.new_logits(z_old), strict=True):
+        loss = LOSSES[head_targets](old_of_new, of_new)
+        if label_weight > 0 and len(z_old):
+            joint = torch.cat([old_of_old, of_old], dim=1)
+            loss = loss + label_weight * nn.functional.cross_entropy(joint, targets)
+        losses.append(loss)
+    return torch.stack(losses)
+
+
+def consensus(heads: Heads, z: Tensor, n_classes: int, *, restarts: int, seed: int) -> Tensor:
+    """Labels 0 ... n_classes - 1 of the rows of z: k-means on what all plain heads say of a sample.
+
+    A head that cuts across the others is outvoted, and heads need not call a class by the same number.
+    """
+    with torch.inference_mode():
+        logits = heads.new_logits(z.to(heads.old.device))[: heads.plain]
+        answers = torch.cat([head.softmax(dim=1) for head in logits], dim=1).cpu()
+    return cluster(answers, n_classes, restarts=restarts, seed=seed)

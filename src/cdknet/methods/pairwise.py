@@ -1,0 +1,206 @@
+"""Clusters by a learned similarity, in the spirit of Shu, Xu, Liu 2018 (Unseen class discovery)."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage
+from scipy.spatial.distance import squareform
+from torch import Tensor, nn
+
+from cdknet.core.classifiers import class_means
+from cdknet.core.clustering import Clusterer, wanted_classes
+from cdknet.core.seeds import derive_seed
+from cdknet.methods.objective import Discovery
+from cdknet.nets.augment import Views
+from cdknet.nets.network import Network, embed
+from cdknet.options import DiscoverOptions
+from cdknet.runs.checkpoints import Checkpoint
+from cdknet.training.history import History
+from cdknet.training.loop import Loop
+from cdknet.training.problem import Problem, batches
+
+ENOUGH = 0.9  # share of pairs told right at which to stop: with more, the distance fits old classes alone
+LEAST_STEPS = 5  # a small set is passed over several times in an epoch, for at least so many steps
+LINKED = 1500  # samples in the tree of clusters, which takes the square of this in time and memory
+SPEAKERS = 20  # members of a cluster that a sample outside the tree is compared with
+LEAST_SHARE = 0.1  # of the mean class size: smaller branches of the tree are strays, not classes
+
+
+class PairHead(nn.Module):
+    """logit of "same class" = bias - Σ_j |w_j| |a_j - b_j| / scale: a distance whose weights are learned.
+
+    It starts from equal weights, with the mean pair as likely the same as not.
+    """
+
+    scale: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weights = nn.Parameter(torch.full((width,), 4 / width))
+        self.bias = nn.Parameter(torch.tensor(4.0))
+        self.register_buffer("scale", torch.tensor(1.0))  # mean |a_j - b_j|, set before training
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:  # (n, d), (n, d) -> (n,)
+        return self.bias - (a - b).abs() @ self.weights.abs() / self.scale
+
+
+def draw_pairs(targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Two partners for each position, one of the same class (itself if alone) and one of another class."""
+    n = len(targets)
+    mix = torch.randperm(n, generator=generator)
+    order = mix[torch.argsort(targets[mix], stable=True)]  # by class, shuffled within
+    sizes = torch.bincount(targets)
+    starts = torch.cumsum(sizes, 0) - sizes
+    place = torch.empty(n, dtype=torch.long)
+    place[order] = torch.arange(n)
+    start, size = starts[targets], sizes[targets]
+    same = order[start + (place - start + 1) % size]  # the next of the class, around
+    jump = (torch.rand(n, generator=generator) * (n - size)).long()
+    other = order[(start + size + jump) % n]
+    return same, other
+
+
+def discover_pairwise(
+    network: Network,
+    problem: Problem,
+    options: DiscoverOptions,
+    *,
+    learning_rate: float = 0.001,
+    clusterer: Clusterer | None = None,
+    views: Views | None = None,
+    seed: int = 0,
+    history: History | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> Discovery:
+    """Stage 2 by pairs: learn from old classes what "same class" means, cluster new samples by it.
+
+    A distance between features (`PairHead`) learns from as many equal as unequal pairs of old samples; the
+    features stay as stage 1 made them, for when they learn from pairs too, new classes fall together. Then
+    `LINKED` new samples are joined bottom up by the mean dissimilarity of clusters, and the others join the
+    cluster whose members they are most alike on average. Shu et al. train features, a classifier that
+    rejects and an autoencoder together with the distance, join by the largest dissimilarity, and find the
+    number of clusters themselves; here it is given. `clusterer` and `views` have no part in this.
+    """
+    k = wanted_classes(options)
+    if problem.n_old_classes < 2:
+        raise ValueError(
+            f"The pairwise method needs at least 2 old classes to learn from. Got {problem.n_old_classes}."
+        )
+    network = copy.deepcopy(network)
+    head = PairHead(network.penultimate.out_features)
+    network.add_module("rival_head", head)  # so that it is kept with the weights
+    rate = options.discover_learning_rate or learning_rate
+    optimizer = torch.optim.Adam(head.parameters(), lr=rate)
+    loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+    targets, size = problem.old_targets, options.discover_batch_size
+    if not loop.done:
+        z_old = embed(
+            network, problem.inputs, problem.old_rows, normalize=options.normalize_features
+        ).features
+
+    def epoch(generator: torch.Generator) -> dict[str, Any]:
+        if loop.epoch == 0:
+            same, other = draw_pairs(targets, generator)
+            spread = ((z_old - z_old[same]).abs().mean() + (z_old - z_old[other]).abs().mean()) / 2
+            head.scale.fill_(spread.clamp_min(1e-12))
+        losses, right = [], []
+        passes = math.ceil(LEAST_STEPS / math.ceil(len(targets) / size))
+        parts = [b for _ in range(passes) for b in batches(len(targets), size, generator)]
+        for batch in loop.ticking(parts, limit=options.discover_epochs):
+            if len(targets[batch].unique()) < 2:
+                continue
+            same, other = draw_pairs(targets[batch], generator)
+            z = z_old[batch]
+            logits = torch.cat([head(z, z[same]), head(z, z[other])])
+            answers = torch.cat([torch.ones(len(batch)), torch.zeros(len(batch))])
+            loss = nn.functional.binary_cross_entropy_with_logits(logits, answers)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+            right.append(float(((logits > 0) == (answers > 0)).float().mean()))
+        pairs_right = float(np.mean(right))
+        return {"loss": float(np.mean(losses)), "pairs_right": pairs_right, "stop": pairs_right >= ENOUGH}
+
+    loop.run(options.discover_epochs, epoch)
+    if not loop.done:
+        z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
+        labels = _cluster_by_similarity(head, z, k, seed)
+        loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, k)}
+    loop.finish()
+    del network.rival_head
+    return Discovery(network.eval(), loop.tensors["pseudo_labels"], loop.tensors["centers"])
+
+
+def _cluster_by_similarity(head: PairHead, z: Tensor, k: int, seed: int) -> Tensor:
+    """Labels 0 ... k - 1 of all rows of z: a tree of some of them, the rest by mean similarity."""
+    n = len(z)
+    if n < k:
+        raise ValueError(f"n_new_classes must be at most the unlabelled samples. Got {k} > {n}.")
+    generator = torch.Generator().manual_seed(derive_seed(seed, "linked"))
+    order = torch.randperm(n, generator=generator)
+    linked = order[:LINKED]
+    known = cut_tree(1 - similarity(head, z[linked], z[linked]).numpy(), k)
+    labels = torch.full((n,), -1)
+    labels[linked] = torch.from_numpy(known)
+    rest = (labels < 0).nonzero()[:, 0]
+    if len(rest):
+        votes = [
+            similarity(head, z[rest], z[(labels == c).nonzero()[:SPEAKERS, 0]]).mean(dim=1) for c in range(k)
+        ]
+        labels[rest] = torch.stack(votes, dim=1).argmax(dim=1)
+    return labels
+
+
+def similarity(head: PairHead, a: Tensor, b: Tensor) -> Tensor:
+    """Probability of "same class" for each row of a with each of b, (n, m)."""
+    out = []
+    with torch.inference_mode():
+        for part in a.split(max(1, 65536 // len(b))):
+            left = part.repeat_interleave(len(b), dim=0)
+            right = b.repeat(len(part), 1)
+            out.append(torch.sigmoid(head(left, right)).reshape(len(part), len(b)))
+    return torch.cat(out).clone()
+
+
+def cut_tree(distances: NDArray[Any], k: int) -> NDArray[np.int64]:
+    """Labels 0 ... k - 1, or -1 for strays, from average-link clustering of an (n, n) table of distances.
+
+    Cut where there are first k branches that are not small, going down from the root: a cut into k branches
+    of any size would mostly cut off single strays. If there is no such cut, k branches of any size.
+    """
+    n = len(distances)
+    if k == 1:
+        return np.zeros(n, dtype=np.int64)
+    table = (distances + distances.T) / 2
+    np.fill_diagonal(table, 0)
+    merges = linkage(squareform(table, checks=False), method="average")
+    least = max(2.0, LEAST_SHARE * n / k)
+    alive: set[int] = {2 * n - 2}  # the branches of the cut, by their number in the tree
+    sizes = np.concatenate([np.ones(n), merges[:, 3]])
+    chosen: list[int] = []
+    for step in reversed(range(n - 1)):
+        alive.remove(n + step)
+        alive |= {int(merges[step, 0]), int(merges[step, 1])}
+        large = [branch for branch in sorted(alive) if sizes[branch] >= least]
+        if len(large) == k:
+            chosen = large
+            break
+        if len(alive) == k:
+            chosen = sorted(alive)  # kept in case there is no better cut
+    labels = np.full(n, -1, dtype=np.int64)
+    for label, branch in enumerate(chosen):
+        stack = [branch]
+        while stack:
+            node = stack.pop()
+            if node < n:
+                labels[node] = label
+            else:
+                stack += [int(merges[node - n, 0]), int(merges[node - n, 1])]
+    return labels

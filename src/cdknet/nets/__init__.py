@@ -1,0 +1,1 @@
+"""Networks: weights, no training."""

@@ -1,0 +1,176 @@
+"""The network f_theta with its softmax head. No training here.
+
+    input -> intake (float, standardised) -> trunk -> penultimate layer, ReLU: the features f(x) -> head
+
+The trunk is one of ours (`architectures`) or a user's own `nn.Module`.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from cdknet.core.hsic import unit_length
+from cdknet.inputs.arrays import Inputs
+from cdknet.nets.layers import Dropout
+
+PORTION = 128  # samples that go through a trunk at a time on a CPU: its cache holds what they make
+
+
+class Intake(nn.Module):
+    """(x - mean) / scale, and the channel axis that a grey image lacks."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, mean: Tensor, scale: Tensor, add_channel: bool) -> None:
+        super().__init__()
+        self.register_buffer("mean", mean)
+        self.register_buffer("scale", scale)
+        self.add_channel = add_channel
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.add_channel:
+            x = x.unsqueeze(1)
+        tail = (1,) * (x.ndim - 2)
+        return (x - self.mean.view(-1, *tail)) / self.scale.view(-1, *tail)
+
+
+class Network(nn.Module):
+    """f_theta and its head. `features(x)` is f(x), `forward(x)` the logits of the classes known so far."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        trunk: nn.Module,
+        penultimate: nn.Linear,
+        dropout: float,
+        head: nn.Linear,
+        *,
+        rectified: bool = True,
+    ) -> None:
+        super().__init__()
+        self.rectified = rectified  # ReLU after the penultimate layer
+        self.in_bfloat16 = False  # while training, the trunk counts in bfloat16
+        self.samples_meet = any(isinstance(layer, _BatchNorm) for layer in trunk.modules())  # in training
+        self.intake = intake
+        self.trunk = trunk
+        self.penultimate: nn.Linear = penultimate
+        self.dropout = Dropout(dropout)
+        self.head = head
+
+    def features(self, x: Tensor) -> Tensor:  # (n, d)
+        short = self.in_bfloat16 and self.training
+        with torch.autocast(x.device.type, torch.bfloat16) if short else nullcontext():
+            values = torch.cat([self.trunk(part).flatten(1) for part in self._portions(self.intake(x))])
+        z: Tensor = self.penultimate(values.float() if short else values)
+        return torch.relu(z) if self.rectified else z
+
+    def _portions(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The batch in parts that a processor's cache can hold; whole where samples meet, or on a GPU."""
+        if x.device.type != "cpu" or (self.training and self.samples_meet):
+            return (x,)
+        portions: tuple[Tensor, ...] = x.split(PORTION)
+        return portions
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, classes)
+        return self.classify(self.features(x))
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits from features that are at hand already."""
+        logits: Tensor = self.head(self.dropout(features))
+        return logits
+
+    def train(self, mode: bool = True) -> Network:
+        """As usual, but a trunk whose every weight is frozen keeps its running statistics too."""
+        super().train(mode)
+        weights = list(self.trunk.parameters())
+        if weights and not any(weight.requires_grad for weight in weights):
+            self.trunk.eval()
+        return self
+
+    def train_without_dropout(self) -> Network:
+        """Training mode for methods that know no dropout: of a sample all steps see the same features."""
+        self.train()
+        for layer in self.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.eval()
+        return self
+
+    def trainable(self) -> list[nn.Parameter]:
+        """The weights that may change: all but those that were frozen."""
+        return [weight for weight in self.parameters() if weight.requires_grad]
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.weight.device
+
+
+class Projection(Network):
+    """No network to train: features are what the trunk gives, as it is or on its leading principal axes.
+
+    With an empty trunk, the samples themselves: for baselines, and for embeddings that are good already.
+    """
+
+    def frozen(self) -> Projection:
+        for weight in self.parameters():
+            weight.requires_grad_(False)
+        return self
+
+    def fit(self, inputs: Inputs, seed: int) -> Projection:
+        """Set the principal axes from (at most 20,000 of) the samples, where there are axes to set."""
+        if isinstance(self.penultimate, nn.Identity):
+            return self
+        from sklearn.decomposition import PCA
+
+        draw = torch.Generator().manual_seed(seed)
+        rows = torch.randperm(len(inputs), generator=draw)[:20_000].sort().values
+        with torch.inference_mode():
+            parts = [self.trunk(self.intake(inputs.take(part, self.device))) for part in rows.split(1024)]
+        points = torch.cat([part.flatten(1).cpu() for part in parts]).numpy()
+        size = min(self.penultimate.out_features, len(points))
+        pca = PCA(size, svd_solver="randomized", random_state=seed % 2**32).fit(points)
+        axes = torch.zeros_like(self.penultimate.weight)
+        axes[:size] = torch.from_numpy(pca.components_)
+        with torch.no_grad():
+            self.penultimate.weight.copy_(axes)
+            self.penultimate.bias.copy_(-axes @ torch.from_numpy(pca.mean_).to(axes))
+        return self
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Does the processor multiply in bfloat16 itself? Elsewhere that is slower than float32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+    return device.type == "cpu" and ask is not None and bool(ask())
+
+
+class Embedded(NamedTuple):
+    """What a network says of samples, in evaluation mode."""
+
+    features: Tensor  # (n, d), of unit length if asked
+    logits: Tensor  # (n, classes)
+
+
+def embed(
+    network: Network, inputs: Inputs, rows: Tensor | None = None, *, normalize: bool, batch_size: int = 1024
+) -> Embedded:
+    """Features and logits of those rows (all by default), on the CPU, without gradients."""
+    rows = torch.arange(len(inputs)) if rows is None else rows
+    was_training = network.training
+    network.eval()
+    features, logits = [], []
+    try:
+        with torch.inference_mode():
+            for part in rows.split(batch_size):
+                z = network.features(inputs.take(part, network.device))
+                logits.append(network.classify(z).cpu())
+                features.append((unit_length(z) if normalize else z).cpu())
+    finally:
+        network.train(was_training)
+    return Embedded(torch.cat(features).clone(), torch.cat(logits).clone())

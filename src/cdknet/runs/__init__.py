@@ -1,0 +1,1 @@
+"""Run folders: writing, reading, summing up. No torch here."""

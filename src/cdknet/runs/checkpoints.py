@@ -1,0 +1,178 @@
+"""Checkpoints: where an unfinished fit stands, and finished stages that several fits share.
+
+No torch here but in the type of a tensor: `safetensors` reads and writes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from cdknet.runs.files import read_json, replace_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Snapshot(NamedTuple):
+    """Where a stage stands at the end of an epoch."""
+
+    epoch: int  # epochs done
+    done: bool  # the stage is over
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]  # what JSON can hold
+
+
+class Checkpoint(Protocol):
+    """Keeps the latest snapshot of each stage."""
+
+    def load(self, stage: str) -> Snapshot | None: ...
+
+    def save(self, stage: str, snapshot: Snapshot) -> None: ...
+
+
+class NoCheckpoint:
+    """Keeps nothing."""
+
+    def load(self, stage: str) -> Snapshot | None:
+        return None
+
+    def save(self, stage: str, snapshot: Snapshot) -> None:
+        return None
+
+
+# Of a job, what is told apart by digests, which say nothing to a reader.
+DIGESTS = {"data": "other data", "own parts": "another encoder, clusterer or views"}
+
+
+def seed_of_job(folder: str | Path) -> int | None:
+    """The seed of the unfinished job in a checkpoint folder; None where there is none."""
+    path = Path(folder) / "job.json"
+    seed = read_json(path).get("seed") if path.exists() else None
+    return seed if isinstance(seed, int) else None
+
+
+class FolderCheckpoint:
+    """Keeps the latest snapshot of each stage in a folder, for one job and no other.
+
+    The newest snapshot is always held in memory; it goes to disk when the stage ends, when `flush` is
+    called, and at most every `seconds` (5, or what CDKNET_CHECKPOINT_SECONDS says), so that quick epochs
+    do not wait for the disk.
+    """
+
+    def __init__(self, folder: str | Path, job: Mapping[str, Any], *, seconds: float | None = None) -> None:
+        self.folder = Path(folder)
+        self.seconds = float(os.environ.get("CDKNET_CHECKPOINT_SECONDS", 5)) if seconds is None else seconds
+        self._pending: tuple[str, Snapshot] | None = None
+        self._written = time.monotonic()
+        path = self.folder / "job.json"
+        job = json.loads(json.dumps(job))
+        if path.exists():
+            kept = read_json(path)
+            changed = sorted(k for k in kept.keys() | job.keys() if kept.get(k) != job.get(k))
+            if changed:
+                what = ", ".join(
+                    DIGESTS[k] if k in DIGESTS else f"{k} was {kept.get(k)!r}, is {job.get(k)!r}"
+                    for k in changed
+                )
+                raise ValueError(
+                    f"{self.folder} must hold an unfinished run of the same data and options. Got {what}. "
+                    "Use the same again, or start afresh: remove it (on the command line --force), or take "
+                    "another folder."
+                )
+        elif self.folder.exists() and any(self.folder.iterdir()):
+            raise ValueError(
+                f"{self.folder} must be an unfinished run or empty. Got other files. Use another folder."
+            )
+        self._job = json.dumps(job, indent=1).encode()
+
+    def _path(self, stage: str) -> Path:
+        return self.folder / f"{stage}.safetensors"
+
+    def load(self, stage: str) -> Snapshot | None:
+        return _read_snapshot(self._path(stage))
+
+    def save(self, stage: str, snapshot: Snapshot) -> None:
+        self._pending = (stage, snapshot)
+        if snapshot.done or time.monotonic() - self._written >= self.seconds:
+            self.flush()
+
+    def begin(self) -> None:
+        """Write what the job is. With the first snapshot, or before other files of it; not before that."""
+        if not (self.folder / "job.json").exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            replace_file(self.folder / "job.json", self._job)
+
+    def flush(self) -> None:
+        """Write what is held in memory only."""
+        if self._pending is None:
+            return
+        self.begin()
+        stage, snapshot = self._pending
+        _write_snapshot(self._path(stage), snapshot)
+        self._pending, self._written = None, time.monotonic()
+
+
+class StageCache:
+    """Keeps finished stages for other fits: one file for each stage and what decided its outcome.
+
+    `keys` says, for each stage that may be shared, what decided it. `inner` keeps what is not finished.
+    A stage that a watcher cut short is not shared, nor are those after it, which start from it.
+    """
+
+    def __init__(
+        self, folder: str | Path, keys: Mapping[str, Any], inner: FolderCheckpoint | None = None
+    ) -> None:
+        self.folder, self.inner = Path(folder), inner
+        self._cut = False
+        self._names = {
+            stage: f"{stage}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.safetensors"
+            for stage, key in keys.items()
+        }
+
+    def load(self, stage: str) -> Snapshot | None:
+        begun = None if self.inner is None else self.inner.load(stage)
+        self._cut |= begun is not None and bool(begun.facts.get("cut"))
+        if begun is not None or stage not in self._names:
+            return begun
+        return None if self._cut else _read_snapshot(self.folder / self._names[stage])
+
+    def save(self, stage: str, snapshot: Snapshot) -> None:
+        if self.inner is not None:
+            self.inner.save(stage, snapshot)
+        self._cut |= bool(snapshot.facts.get("cut"))
+        if snapshot.done and stage in self._names and not self._cut:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _write_snapshot(self.folder / self._names[stage], snapshot)
+
+    def flush(self) -> None:
+        if self.inner is not None:
+            self.inner.flush()
+
+
+def _write_snapshot(path: Path, snapshot: Snapshot) -> None:
+    from safetensors.torch import save
+
+    facts = {**snapshot.facts, "epoch": snapshot.epoch, "done": snapshot.done}
+    replace_file(path, save(snapshot.tensors, metadata={"facts": json.dumps(facts)}))
+
+
+def _read_snapshot(path: Path) -> Snapshot | None:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads(file.metadata()["facts"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return Snapshot(facts.pop("epoch"), facts.pop("done"), tensors, facts)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path} must be a checkpoint. Got {error}. Delete it to begin that stage again."
+        ) from None

@@ -1,0 +1,56 @@
+"""Progress as data: one flat dict an epoch, which any number of watchers see."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from cdknet.training.budget import Budget
+
+Row = dict[str, Any]
+Watcher = Callable[[Row], Any]  # answers True to ask that the stage stop
+
+
+class History(list[Row]):
+    """One dict an epoch. Every watcher sees every row; any of them may ask to stop.
+
+    A watcher with a method `progress(stage, done, total)` is also told how far the stage is, in epochs,
+    several times an epoch. `budget` says when a stage must be over, `spent` how long each took.
+    """
+
+    def __init__(self, watchers: Iterable[Watcher] = (), budget: Budget | None = None) -> None:
+        super().__init__()
+        self.watchers, self.budget = tuple(watchers), budget
+        self.spent: dict[str, float] = {}  # seconds
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Count the time of a block to what `stage` has spent."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[stage] = self.spent.get(stage, 0.0) + time.perf_counter() - start
+
+    def take_up(self, rows: list[Row]) -> None:
+        """Rows of an earlier, interrupted fit. Their time counts as well."""
+        self.extend(rows)
+        for row in rows:
+            self.spent[row["stage"]] = self.spent.get(row["stage"], 0.0) + row["seconds"]
+        if self.budget is not None:
+            self.budget.charge(sum(row["seconds"] for row in rows))
+
+    def add(self, **row: Any) -> bool:
+        """Append `row`, show it, and say whether a watcher answered True."""
+        self.append(row)
+        answers = [watch(row) for watch in self.watchers]  # all of them first: no one is skipped
+        return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
+
+    def progress(self, stage: str, done: float, total: int) -> None:
+        for watcher in self.watchers:
+            if hasattr(watcher, "progress"):
+                watcher.progress(stage, done, total)

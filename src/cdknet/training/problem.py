@@ -1,0 +1,54 @@
+"""What the stages work on: all samples, and the classes of those that have a label."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cdknet.inputs.arrays import Inputs, check_X
+
+
+class Problem(NamedTuple):
+    """What the stages may see: all samples, and the classes of those that have a label."""
+
+    inputs: Inputs
+    old_rows: Tensor  # (n,) rows of X that have a label
+    old_targets: Tensor  # (n,) their classes as 0 ... n_old_classes - 1
+    new_rows: Tensor  # (n',) rows of X without a label
+    n_old_classes: int
+
+    @classmethod
+    def from_arrays(cls, X: NDArray[Any], y: NDArray[np.integer[Any]]) -> Problem:
+        """From samples and class numbers 0, 1, ... with -1 where the class is not known."""
+        return cls.from_checked(check_X(X), y)
+
+    @classmethod
+    def from_checked(cls, X: NDArray[Any], y: NDArray[np.integer[Any]]) -> Problem:
+        """The same of samples that `check_X` has looked at: they are not read again."""
+        inputs, labels = Inputs(X), torch.as_tensor(np.asarray(y, dtype=np.int64))
+        known = labels >= 0
+        targets = labels[known]
+        n_old = int(targets.max()) + 1 if len(targets) else 0
+        return cls(inputs, known.nonzero()[:, 0], targets, (~known).nonzero()[:, 0], n_old)
+
+
+def batches(rows: int, size: int, generator: torch.Generator) -> list[Tensor]:
+    """Positions 0 ... rows - 1, shuffled, in batches of about `size` and never of a single one."""
+    parts = list(torch.randperm(rows, generator=generator).split(size))
+    if len(parts) > 1 and len(parts[-1]) < max(2, size // 4):  # a small tail joins the batch before it
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts
+
+
+def stratified(targets: Tensor, share: float, generator: torch.Generator, *, leave: int = 0) -> Tensor:
+    """Positions of a `share` of each class, drawn at random, leaving at least `leave` of it undrawn."""
+    drawn = []
+    for c in targets.unique():
+        members = (targets == c).nonzero()[:, 0]
+        size = min(max(round(share * len(members)), 1), len(members) - leave)
+        drawn.append(members[torch.randperm(len(members), generator=generator)[: max(size, 0)]])
+    return torch.cat(drawn).sort().values

@@ -1,0 +1,1 @@
+"""What old classes tell about new ones: rehearsals, confidence, tuning."""

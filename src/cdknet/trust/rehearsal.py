@@ -1,0 +1,203 @@
+"""Rehearsals: hide some of the *old* classes, whose truth is known, and discover them.
+
+What a rehearsal shows is all that can be known of a fit before anyone looks at its new classes: how sure its
+labels are (`cdknet.confidence`) and which options suit the data (`cdknet.tune`). Only labelled samples take
+part, so the truth of the really new classes cannot leak in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cdknet.core.clustering import Clusterer, cut_features
+from cdknet.core.metrics import clustering_accuracy
+from cdknet.core.openworld import UNLABELED
+from cdknet.core.seeds import derive_seed
+from cdknet.fit.pipeline import Parts, run_stages
+from cdknet.methods.cdknet_plus import as_vectors, suited
+from cdknet.nets.network import embed
+from cdknet.options import DiscoverOptions
+from cdknet.training.budget import Budget
+from cdknet.training.history import History
+from cdknet.training.problem import Problem
+
+MOST_ROWS = 6000  # labelled samples that take part, unless there are many classes
+MOST_OF_A_CLASS = 250  # labelled samples of a class that take part where there are many
+FEWEST_OF_A_CLASS = 8  # a class with fewer labelled samples takes no part
+BATCH = 256  # most new samples a step
+
+
+class NoRehearsal(ValueError):
+    """The labelled samples do not allow one; the message says why."""
+
+
+class Fold(NamedTuple):
+    """One rehearsal that is planned."""
+
+    number: int
+    rows: NDArray[np.int64]  # the labelled samples that take part
+    hidden: tuple[int, ...]  # numbers of the old classes that are hidden
+
+
+class Rehearsal(NamedTuple):
+    """What one rehearsal found, of the samples of its hidden classes."""
+
+    truth: NDArray[np.int64]  # (n,) the class that was hidden, 0 ... len(hidden) - 1
+    labels: NDArray[np.int64]  # (n,) the cluster it was given
+    features: Tensor  # (n, d) after stage 2
+    samples: Tensor | None = None  # (n, d') as the network took them in, where CD-KNet+ looks at them too
+
+    @property
+    def accuracy(self) -> float:
+        return clustering_accuracy(self.truth, self.labels)
+
+
+def check_rehearsable(clusterer: Clusterer | None) -> None:
+    """Raise if it cannot be asked for as many classes as a rehearsal hides."""
+    if hasattr(clusterer, "fit_predict"):
+        raise NoRehearsal("a clusterer of your own finds a number of classes of its own")
+
+
+def plan_folds(targets: NDArray[np.int64], n_new_classes: int, *, folds: int, seed: int) -> list[Fold]:
+    """Which old classes to hide, `folds` times: as many as there are new ones, but at most about half.
+
+    At least 2 are hidden and 2 are left. Folds hide different classes as far as there are enough.
+    """
+    if n_new_classes < 2:
+        raise NoRehearsal("with a single new class there is nothing to mix it up with")
+    counts = np.bincount(targets[targets != UNLABELED])
+    classes = np.flatnonzero(counts >= FEWEST_OF_A_CLASS)
+    if len(classes) < 4:
+        raise NoRehearsal(
+            f"it takes 4 old classes of at least {FEWEST_OF_A_CLASS} labelled samples, 2 to hide and 2 to "
+            f"know, and there are {len(classes)}"
+        )
+    n_hidden = max(2, min(n_new_classes, math.ceil(len(classes) / 2), len(classes) - 2))
+    generator = np.random.default_rng(derive_seed(seed, "hide"))
+    order = generator.permutation(classes)
+    share = min(1.0, max(MOST_ROWS, MOST_OF_A_CLASS * len(classes)) / counts[classes].sum())
+    plans: list[Fold] = []
+    for number in range(folds):
+        hidden = tuple(sorted(int(order[(number * n_hidden + i) % len(order)]) for i in range(n_hidden)))
+        if any(hidden == plan.hidden for plan in plans):
+            continue
+        parts = []
+        for c in classes:
+            members = np.flatnonzero(targets == c)
+            size = max(FEWEST_OF_A_CLASS, int(share * len(members)))
+            parts.append(generator.permutation(members)[:size])
+        plans.append(Fold(number, np.sort(np.concatenate(parts)), hidden))
+    return plans
+
+
+def short_form(params: Mapping[str, Any], n_hidden: int, pace: float = 0.5) -> dict[str, Any]:
+    """The same options for a rehearsal: a share `pace` of the epochs and steps, and no expansion."""
+    short = {
+        name: math.ceil(pace * params[name])
+        for name in ("pretrain_epochs", "discover_epochs", "view_steps", "label_epochs", "head_steps")
+    }
+    short["view_batch_size"] = min(params["view_batch_size"], BATCH)
+    return {**params, **short, "n_new_classes": n_hidden, "expansion": "none", "novelty": False}
+
+
+def rehearse(
+    X: NDArray[Any],
+    targets: NDArray[np.int64],
+    fold: Fold,
+    params: Mapping[str, Any],
+    parts: Parts,
+    *,
+    seed: int,
+    history: History,
+    pace: float = 0.5,
+) -> Rehearsal:
+    """Fit stages 1 and 2, in short form, on the labelled samples of a fold with its classes hidden."""
+    known = targets[fold.rows]
+    left = np.setdiff1d(np.unique(known), fold.hidden)
+    is_hidden = np.isin(known, fold.hidden)
+    y = np.where(is_hidden, UNLABELED, np.searchsorted(left, known))
+    problem = Problem.from_checked(np.asarray(X[fold.rows]), y)
+    short = short_form(params, len(fold.hidden), pace)
+    if params["method"] == "cd-knet+":  # as in the fit, which has more old classes
+        options = DiscoverOptions.pick(params)
+        short["lead"] = suited(options, problem.inputs.sample_shape, int(targets.max()) + 1).lead
+    fitted = run_stages(
+        problem,
+        short,
+        parts,
+        seed=derive_seed(seed, "rehearsal", fold.number),
+        history=history,
+    )
+    discovery = fitted.discovery
+    on_sphere = DiscoverOptions.pick(params).on_sphere
+    z = embed(discovery.network, problem.inputs, problem.new_rows, normalize=on_sphere)
+    truth = np.searchsorted(fold.hidden, known[is_hidden])
+    samples = as_vectors(discovery.network, problem) if params["method"] == "cd-knet+" else None
+    return Rehearsal(truth, discovery.pseudo_labels.numpy(), z.features, samples)
+
+
+def reread(rehearsal: Rehearsal, fold: Fold, options: DiscoverOptions, *, seed: int) -> Rehearsal:
+    """What `rehearse` finds where only `options.readout` differs: the same features, cut that way."""
+    options = replace(options, n_new_classes=len(fold.hidden))
+    number = derive_seed(seed, "rehearsal", fold.number)
+    cut = cut_features(rehearsal.features, options, None, number, samples=rehearsal.samples)
+    return rehearsal._replace(labels=cut.tensors["pseudo_labels"].numpy())
+
+
+def stages_of(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The stages of a rehearsal, and the first ones of a fit. CD-KNet+ does the first in the second."""
+    return ("discover",) if params["method"] == "cd-knet+" else ("pretrain", "discover")
+
+
+def budget_of(params: Mapping[str, Any], seconds: float | None, *, tunes: bool) -> Budget | None:
+    """The time of a fit, divided over its stages; None where there is all the time in the world."""
+    if seconds is None:
+        return None
+    stages = ["tune"] * tunes + [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
+    return Budget(seconds, stages + ["calibrate"] * params["calibrate"])
+
+
+class RehearsalProgress:
+    """A watcher of a rehearsal: tells the watchers of the fit how far it is, as a share of all of them."""
+
+    def __init__(
+        self, history: History, stage: str, number: int, total: int, stages: tuple[str, ...]
+    ) -> None:
+        self.history, self.stage, self.number, self.total, self.stages = history, stage, number, total, stages
+
+    def progress(self, stage: str, done: float, total: int) -> None:
+        before = self.stages.index(stage) if stage in self.stages else 0
+        share = (before + done / max(total, 1)) / len(self.stages)
+        self.history.progress(self.stage, self.number + share, self.total)
+
+    def __call__(self, row: dict[str, Any]) -> None:
+        return None
+
+
+def history_of_one(
+    history: History,
+    stage: str,
+    number: int,
+    total: int,
+    params: Mapping[str, Any],
+    most: float | None = None,
+) -> History | None:
+    """For rehearsal `number` of `total`: its progress goes to the fit's watchers.
+
+    Under a time budget it gets an even share of what is left to `stage`, or `most` seconds; None if there is
+    nothing left.
+    """
+    stages, budget = stages_of(params), None
+    if history.budget is not None:
+        seconds = history.budget.left(stage) / (total - number) if most is None else most
+        if seconds <= 0:
+            return None
+        budget = Budget(seconds, stages)
+    return History([RehearsalProgress(history, stage, number, total, stages)], budget)
