@@ -1,30 +1,29 @@
-"""Tables with categories: are the classes found, or the categories? On blobs in seven numbers.
+"""Tables with categorical columns: does the method find the classes, or the categories?
 
-Eight blobs, five of them known, beside categories that say nothing of the blob, or much. ACC is of the
-unlabelled samples of the fit, without stage 3; k-means has the numbers standardised and the categories as 0
-and 1, which is what the network has. A finished case is a line in the results file; running again goes on
-where it stopped.
+Eight blobs in seven numbers, five of them known. The categorical columns next to the numbers are either
+random or mostly follow the class. ACC is over the unlabelled samples of the fit, without stage 3. k-means
+gets the same input as the network: standardised numbers, and categories as 0 and 1.
 
     python benchmarks/categories.py [--seeds 3] [--results FILE]
+
+Each finished case is a line in the results file; run again to resume.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from bench import finished, print_table, start, study_parser
 from cdknet import ClassDiscovery
 from cdknet.core.metrics import clustering_accuracy
-from cdknet.reproduce.plan import METHODS
+from cdknet.runs.files import append_jsonl
+from experiments.reproduce.plan import METHODS
 
 EQUAL, UNEQUAL = (80, 80, 80), (160, 60, 30)  # samples of the new classes
-# Sizes of the new classes, values of each category, and how often a category follows the class.
+# Sizes of the new classes, number of values of each categorical column, how often it follows the class.
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], float]] = {
     "numbers alone": (EQUAL, (), 0.0),
     "a flag at random": (EQUAL, (2,), 0.0),
@@ -33,51 +32,43 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], float]] = {
     "twice one of five at random": (EQUAL, (5, 5), 0.0),
     "one of four, by the class 17 times in 20": (EQUAL, (4,), 0.85),
 }
+SHOWN = ("k-means", "cd-knet+")
 
 
 def draw(case: str, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
     """Samples, and the class of each: 0-4 are known."""
-    sizes, categories, told = CASES[case]
+    sizes, categories, share = CASES[case]
     rng = np.random.default_rng(seed)
     centres, truth = 2.2 * rng.normal(size=(8, 7)), np.repeat(np.arange(8), [80] * 5 + list(sizes))
     numbers = centres[truth] + rng.normal(size=(len(truth), 7))
     columns = [(numbers - numbers.mean(axis=0)) / numbers.std(axis=0)]
     for values in categories:
-        follows = rng.uniform(size=len(truth)) < told
+        follows = rng.uniform(size=len(truth)) < share
         columns.append(np.eye(values)[np.where(follows, truth % values, rng.integers(0, values, len(truth)))])
     return np.hstack(columns), truth
 
 
 def main() -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=Path("results/categories.jsonl"))
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    kept = arguments.results.read_text().splitlines() if arguments.results.exists() else []
-    cells = {(c["method"], c["case"], c["seed"]): c["acc"] for c in map(json.loads, kept)}
-    shown = ("k-means", "cd-knet+")
+    arguments = start(study_parser(__doc__, "categories.jsonl", seeds=3))
+    accs = {(c["method"], c["case"], c["seed"]): c["acc"] for c in finished(arguments.results)}
     for seed in range(arguments.seeds):
         for case in CASES:
             X, truth = draw(case, seed)
             y = np.where(truth < 5, truth, -1)
-            for method in shown:
-                if (method, case, seed) in cells:
+            for method in SHOWN:
+                if (method, case, seed) in accs:
                     continue
                 model = ClassDiscovery(
                     n_new_classes=3, random_state=seed, calibrate=False, **METHODS[method]
                 ).fit(X, y)
                 acc = round(clustering_accuracy(truth[y < 0], model.labels_[y < 0]), 4)
-                cells[method, case, seed] = acc
-                with arguments.results.open("a") as file:
-                    file.write(json.dumps({"method": method, "case": case, "seed": seed, "acc": acc}) + "\n")
-    print("| beside the numbers | " + " | ".join(shown) + " |\n|---|" + "---:|" * len(shown))
+                accs[method, case, seed] = acc
+                append_jsonl(arguments.results, {"method": method, "case": case, "seed": seed, "acc": acc})
+    rows = []
     for case in CASES:
-        each = [[cells[method, case, seed] for seed in range(arguments.seeds)] for method in shown]
-        print(f"| {case} | " + " | ".join(f"{np.mean(of):.3f} ({min(of):.3f})" for of in each) + " |")
+        by_seed = [[accs[method, case, seed] for seed in range(arguments.seeds)] for method in SHOWN]
+        rows.append([case, *(f"{np.mean(values):.3f} ({min(values):.3f})" for values in by_seed)])
+    print_table(["next to the numbers", *SHOWN], rows)
 
 
 if __name__ == "__main__":

@@ -1,31 +1,31 @@
-"""Choose defaults without a label of a new class: hide some of the *old* classes and discover them.
-
-Of the old classes 0-4 of digits three are hidden in turn (10 ways), of those of MNIST and Fashion-MNIST two
-(4 of 10 ways); of those of the radio sets and CIFAR-100, two fifths at random, in two folds. A fifth of every
-class is held out, and each candidate is fitted. New classes and the test part are never looked at. A finished
-cell is a line in the results file; running again goes on where it stopped.
+"""Choose defaults without any label of a new class: hide some of the *old* classes and discover them.
 
     python benchmarks/choose_defaults.py [SET] [--results FILE] [--only NAME ...]
+
+- digits: three of the old classes 0-4 are hidden in turn (10 folds).
+- MNIST and Fashion-MNIST: two of the five (4 of the 10 folds).
+- The radio sets and CIFAR-100: two fifths of the old classes, drawn at random (2 folds).
+
+A fifth of every class is held out, and each candidate is fitted. New classes and the test part are not used.
+Each finished cell is a line in the results file; run again to resume.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from bench import finished, start, study_parser
 from cdknet import ClassDiscovery, data
 from cdknet.cli.demo import compare
 from cdknet.core.openworld import OpenWorldData
 from cdknet.data import OpenWorldProblem, hide_classes
 from cdknet.options import DiscoverOptions
-from cdknet.reproduce.plan import DATASETS
+from cdknet.runs.files import append_jsonl
+from experiments.reproduce.plan import DATASETS
 
 CANDIDATES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -40,7 +40,7 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "mu 10": {"view_weight": 10.0},
     "paper's terms": {"method": "cd-knet", "enough": 0.8},
 }
-# The paper's own method: what it leaves open. Stage 2 alone, with the epochs of the quick budget.
+# What the paper leaves open about its own method: stage 2 alone, with the epochs of the quick budget.
 PAPER = {
     "method": "cd-knet",
     "expansion": "none",
@@ -71,14 +71,13 @@ PAPER_CANDIDATES: dict[str, dict[str, Any]] = {
     "paper, stage 2 at .01": {"discover_learning_rate": 0.01},
 }
 CANDIDATES |= {name: PAPER | options for name, options in PAPER_CANDIDATES.items()}
-PER_CLASS = 2000  # samples of a class of the larger sets
-SUBSAMPLE = {"mnist": 0.03, "fashion-mnist": 0.05}  # the paper's, of 6,000 a class
-
-
+PER_CLASS = 2000  # samples per class of the larger sets
+SUBSAMPLE = {"mnist": 0.03, "fashion-mnist": 0.05}  # the paper's, of 6,000 per class
 STEPS = ("pixels", "stage 1", "stage 2", "stage 3")  # held-out accuracy on hidden classes after each
 
 
 def old_classes(dataset: str) -> tuple[OpenWorldData, np.ndarray]:
+    """The training part of a set, and its old classes."""
     known = data.load(dataset).problem().train
     return known, np.unique(known.y[known.y >= 0])
 
@@ -88,13 +87,14 @@ def folds(dataset: str = "digits") -> list[tuple[Any, ...]]:
     _, old = old_classes(dataset)
     if dataset == "digits":
         return list(itertools.combinations(old.tolist(), 3))
-    if len(old) == 5:  # three stay: with two, old labels tell too little for a method that leans on them
+    if len(old) == 5:  # three remain: two are too few for a method that relies on old labels
         return [(3, 4), (0, 1), (1, 3), (0, 2)]
     orders = [np.random.default_rng(fold).permutation(old) for fold in range(2)]
     return [tuple(sorted(order[: round(0.4 * len(old))].tolist())) for order in orders]
 
 
 def fold_problem(dataset: str, hidden: tuple[Any, ...], seed: int) -> OpenWorldProblem:
+    """The problem of one fold, made of old classes only."""
     known, old = old_classes(dataset)
     rng = np.random.default_rng(seed)
     if dataset == "digits":
@@ -109,6 +109,7 @@ def fold_problem(dataset: str, hidden: tuple[Any, ...], seed: int) -> OpenWorldP
 
 
 def chosen_options(dataset: str, name: str) -> dict[str, Any]:
+    """The options of a candidate on a set."""
     options = CANDIDATES[name]
     if name.startswith("paper,") or name == "paper":
         share = SUBSAMPLE.get(dataset, 0.05) * (6000 / (0.8 * PER_CLASS) if dataset in SUBSAMPLE else 1)
@@ -117,6 +118,7 @@ def chosen_options(dataset: str, name: str) -> dict[str, Any]:
 
 
 def run_cell(dataset: str, options: dict[str, Any], hidden: tuple[int, ...], seed: int) -> dict[str, Any]:
+    """Fit one fold and score every stage on its held-out samples."""
     problem = fold_problem(dataset, hidden, seed)
     start = time.perf_counter()
     model = ClassDiscovery(n_new_classes=len(hidden), random_state=seed, calibrate=False, **options)
@@ -130,6 +132,7 @@ def run_cell(dataset: str, options: dict[str, Any], hidden: tuple[int, ...], see
 
 
 def report(cells: list[dict[str, Any]]) -> None:
+    """Print the means over the folds, one row per candidate."""
     columns = [*STEPS, "old_before", "old_after"]
     print(f"{'candidate':26}" + "".join(f"{c:>12}" for c in columns) + "    worst fold")
     for name in CANDIDATES:
@@ -140,7 +143,7 @@ def report(cells: list[dict[str, Any]]) -> None:
 
 
 def all_options(given: dict[str, Any]) -> dict[str, Any]:
-    """The options given, and those that are not as a fit takes them."""
+    """All options of a fit: the ones given, and defaults for the rest."""
     params = ClassDiscovery(**given).get_params()
     params["readout"] = params["readout"] or DiscoverOptions(method=params["method"]).cut
     return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
@@ -157,19 +160,19 @@ ONLY_PLUS = (
     "replay",
 )
 ONLY_PAPER = ("sigma", "enough")
-NO_PART = ("tune",)  # without a time budget nothing is tried
+UNUSED = ("tune",)  # without a time budget nothing is tuned
 
 
 def relevant(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that have a part in a fit: the paper's knows no views and heads, ours no such kernel."""
+    """The options that affect a fit: the paper's method has no views and heads, ours no such kernel."""
     others = ONLY_PAPER if options["method"] == "cd-knet+" else ONLY_PLUS
-    return {name: value for name, value in options.items() if not name.startswith((*others, *NO_PART))}
+    return {name: value for name, value in options.items() if not name.startswith((*others, *UNUSED))}
 
 
 def current_cells(dataset: str, cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells of a data set that were run with the defaults as they are now.
+    """The cells of a data set that were run with the present defaults.
 
-    An option that came later is not in a cell: it does nothing by default.
+    An option that was added later is missing from a cell. By default it has no effect.
     """
 
     def is_current(cell: dict[str, Any]) -> bool:
@@ -182,18 +185,12 @@ def current_cells(dataset: str, cells: list[dict[str, Any]]) -> list[dict[str, A
 
 
 def main() -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser = study_parser(__doc__, "choose_defaults.jsonl")
     parser.add_argument("dataset", nargs="?", default="digits", choices=["digits", *DATASETS])
-    parser.add_argument("--results", type=Path, default=Path("results/choose_defaults.jsonl"))
     parser.add_argument("--only", nargs="*", choices=list(CANDIDATES), default=list(CANDIDATES))
-    parser.add_argument("--threads", type=int, default=1)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = arguments.results.read_text().splitlines() if arguments.results.exists() else []
+    arguments = start(parser)
     dataset = arguments.dataset
-    cells = current_cells(dataset, [json.loads(line) for line in lines])
+    cells = current_cells(dataset, finished(arguments.results))
     for name in arguments.only:
         options = chosen_options(dataset, name)
         done = {tuple(cell["hidden"]) for cell in cells if cell["candidate"] == name}
@@ -203,11 +200,9 @@ def main() -> None:
             key = {"dataset": dataset, "candidate": name, "hidden": list(hidden), "seed": seed}
             key["options"] = relevant(all_options(options))
             cells.append({**key, **run_cell(dataset, options, hidden, seed)})
-            with arguments.results.open("a") as file:
-                file.write(json.dumps(cells[-1]) + "\n")
-            print(
-                name, hidden, *(f"{cells[-1][step]:.3f}" for step in STEPS), cells[-1]["seconds"], flush=True
-            )
+            append_jsonl(arguments.results, cells[-1])
+            scores = [f"{cells[-1][step]:.3f}" for step in STEPS]
+            print(name, hidden, *scores, cells[-1]["seconds"], flush=True)
     report(cells)
 
 

@@ -1,12 +1,15 @@
-"""How long loading takes and how much memory it holds: the public sets, and each kind of user file.
+"""Time and memory of loading: the public sets, and each kind of user file.
 
     python benchmarks/data_loading.py [--samples 5000]
 
-Each line is measured in a process of its own. "first" starts with an empty cache, "second" with a filled
-one. "held" is memory of the process's own after loading (not the file pages that the system can drop), less
-what the imports take. "plain" is the shortest numpy code that reads the same bytes without checking anything;
-"ratio" is second / plain. Sets whose files are not on this machine are left out. Times are of this machine
-under its load: compare only inside a row.
+Each row is measured in a process of its own.
+
+- first, second: seconds with an empty and with a filled cache.
+- held: the process's own memory after loading (not file pages, which the system can drop), minus imports.
+- plain: the shortest numpy code that reads the same bytes without any checks. ratio: second / plain.
+
+Sets whose files are not on this machine are left out. Times depend on the machine and its load: compare them
+within a row only.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ def measure(code: str, imports: str, env: dict[str, str]) -> tuple[float, float]
 
 
 def public_sets(scratch: Path) -> None:
+    """Measure `data.load` of each public set."""
     print("set             first s  second s  held MB  plain s     MB  ratio")
     env = {**os.environ, "CDKNET_CACHE": str(scratch / "cache")}
     for name, (plain, imports) in SETS.items():
@@ -104,7 +108,7 @@ def public_sets(scratch: Path) -> None:
 
 
 def make_files(folder: Path, n: int) -> None:
-    """The same n grey 28 x 28 images as every kind of file."""
+    """Write the same n grey 28 x 28 images as each kind of file."""
     import gzip
 
     import numpy as np
@@ -129,6 +133,7 @@ def make_files(folder: Path, n: int) -> None:
 
 
 def user_files(scratch: Path, n: int) -> None:
+    """Measure `data.open` of each kind of file."""
     make_files(scratch, n)
     print(f"\n{n:,} grey images of 28 x 28 as")
     print(f"{'file':24s} {'MB':>6s} {'open s':>8s} {'held MB':>8s} {'plain s':>8s} {'ratio':>6s}")

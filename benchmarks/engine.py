@@ -1,4 +1,4 @@
-"""Speed of the engine as ratios against a rival in the same run: HSIC, the U step, layers, stages 1 and 2.
+"""Speed of the engine, as ratios to a reference in the same run: HSIC, the U step, layers, stages 1 and 2.
 
 python benchmarks/engine.py            all of them, about ten minutes on two cores
 python benchmarks/engine.py hsic       one of hsic, ustep, training, layers, plus
@@ -40,7 +40,7 @@ from cdknet.training.problem import Problem
 
 
 def seconds(call: Callable[[], object], repeats: int = 3) -> float:
-    """Median time of a few calls after one to warm up."""
+    """Median time of a few calls, after one to warm up."""
     call()
     times = []
     for _ in range(repeats):
@@ -54,7 +54,7 @@ def seconds(call: Callable[[], object], repeats: int = 3) -> float:
 
 
 def hsic_as_written(z: Tensor, sigma: float, F: Tensor) -> Tensor:
-    """tr(K H L H) / (n - 1)² of a degree-normalised Gaussian kernel, with every matrix of the formula."""
+    """tr(K H L H) / (n - 1)² of a degree-normalised Gaussian kernel, building every matrix of the formula."""
     n = len(z)
     K = torch.exp(-torch.cdist(z, z).square() / (2 * sigma**2))
     D = torch.diag(K.sum(dim=1).rsqrt())
@@ -78,7 +78,7 @@ def ours_plain(z: Tensor, sigma: float, F: Tensor) -> Tensor:
     return hsic(gaussian_kernel(z, sigma), Factor(F))
 
 
-HSIC_ROADS = {
+HSIC_WAYS = {
     "ours": ours,
     "as written": hsic_as_written,
     "ours, Eq. (3)": ours_plain,
@@ -98,7 +98,7 @@ def forward_and_backward(name: str, n: int) -> Callable[[], Tensor]:
 
     def call() -> Tensor:
         z.grad = None
-        HSIC_ROADS[name](z, sigma, F).backward()
+        HSIC_WAYS[name](z, sigma, F).backward()
         assert z.grad is not None
         return z.grad
 
@@ -106,7 +106,7 @@ def forward_and_backward(name: str, n: int) -> Callable[[], Tensor]:
 
 
 def peak_memory(name: str, n: int) -> int:
-    """Bytes that forward and backward need beyond what was there, in a process of its own (Linux)."""
+    """Additional bytes that forward and backward need, measured in a process of its own (Linux)."""
     arguments = [sys.executable, __file__, "--peak-of", name, str(n)]
     return int(subprocess.run(arguments, capture_output=True, text=True, check=True).stdout)
 
@@ -114,7 +114,7 @@ def peak_memory(name: str, n: int) -> int:
 def _print_peak(name: str, n: int) -> None:
     forward_and_backward(name, 64)()
     call = forward_and_backward(name, n)
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _status("VmRSS")
     call()
     print(_status("VmHWM") - before)
@@ -128,21 +128,21 @@ def _status(field: str) -> int:
 def benchmark_hsic() -> None:
     n = 4096
     print(f"\nHSIC(f(X), U), forward and backward, N = {n}, d = 128, float32")
-    for mine, rival in (("ours", "as written"), ("ours, Eq. (3)", "Eq. (3)")):
-        gradients = [forward_and_backward(name, 512)() for name in (mine, rival)]
+    for mine, reference in (("ours", "as written"), ("ours, Eq. (3)", "Eq. (3)")):
+        gradients = [forward_and_backward(name, 512)() for name in (mine, reference)]
         torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-3, atol=1e-9)
-        times = {name: seconds(forward_and_backward(name, n)) for name in (mine, rival)}
-        memory = {name: peak_memory(name, n) / (4 * n * n) for name in (mine, rival)}
-        for name in (mine, rival):
+        times = {name: seconds(forward_and_backward(name, n)) for name in (mine, reference)}
+        memory = {name: peak_memory(name, n) / (4 * n * n) for name in (mine, reference)}
+        for name in (mine, reference):
             print(f"  {name:14} {times[name]:8.3f} s   peak {memory[name]:5.1f} N² floats")
-        print(f"  ratio {times[rival] / times[mine]:.1f} x   (wanted: at least 20 x, below 8 N² floats)")
+        print(f"  ratio {times[reference] / times[mine]:.1f} x   (wanted: at least 20 x, below 8 N² floats)")
 
 
 # The U step
 
 
 def ustep_features(n: int, d: int = 128, groups: int = 12) -> Tensor:
-    """Features as stage 2 meets them: overlapping groups on the unit sphere."""
+    """Features as in stage 2: overlapping groups on the unit sphere."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(groups, d, generator=generator)
     z = centres[torch.arange(n) % groups] + 1.0 * torch.randn(n, d, generator=generator)
@@ -185,7 +185,7 @@ def benchmark_ustep() -> None:
 
 
 def bare_loop(network: nn.Module, X: Tensor, y: Tensor, batches: list[Tensor], rate: float) -> None:
-    """What anyone would write in ten lines: float images in memory, the same batches."""
+    """The obvious ten-line loop: float images in memory, the same batches."""
     optimizer = torch.optim.Adam(network.parameters(), lr=rate)
     network.train()
     for batch in batches:
@@ -209,7 +209,7 @@ def benchmark_training() -> None:
     network = build_network((28, 28), 5)
     floats = X.float().div(255)
     times: dict[str, list[float]] = {"ours": [], "bare": []}
-    for _ in range(3):  # by turns, so that a slow moment of the machine hits both
+    for _ in range(3):  # alternating, so that a slow moment of the machine affects both
         start = time.perf_counter()
         pretrain(network, problem, options)
         times["ours"].append(time.perf_counter() - start)
@@ -233,7 +233,7 @@ NETWORKS = {
 
 
 def with_torchs_layers(trunk: nn.Module) -> nn.Sequential:
-    """A trunk of ours with the layers that anyone would take: nn.Conv1d and what goes with it, nn.Dropout."""
+    """One of our trunks with torch's own layers: nn.Conv1d with its pooling and norm, nn.Dropout."""
     over_time = any(isinstance(layer, OverTime) for layer in trunk.modules())
     layers: list[nn.Module] = []
     for layer in copy.deepcopy(trunk).children():
@@ -264,7 +264,7 @@ def benchmark_layers() -> None:
         times: dict[str, list[float]] = {"ours": [], "plain": []}
         for network in (ours, plain):
             network.in_bfloat16 = has_bfloat16(x.device)
-        for turn in range(9):  # by turns, so that a slow moment of the machine hits both
+        for turn in range(9):  # alternating, so that a slow moment of the machine affects both
             for name, network in (("ours", ours), ("plain", plain)):
                 start = time.process_time()
                 nn.functional.cross_entropy(network(x), y).backward()
@@ -280,7 +280,7 @@ STEPS, NEW, OLD = 12, 512, 256
 
 
 def bare_views_loop(X: Tensor, y: Tensor) -> float:
-    """Images a second of the same network on the same views, with the plainest of losses."""
+    """Images per second of the same network on the same augmented views, with the simplest loss."""
     network = build_network((28, 28), 5, architecture="small")
     head = nn.Linear(network.penultimate.out_features, 5)
     optimizer = torch.optim.AdamW([*network.parameters(), *head.parameters()], lr=0.001)
@@ -302,12 +302,12 @@ def bare_views_loop(X: Tensor, y: Tensor) -> float:
 
 
 def by_turns(z: NDArray[Any], k: int, seed: int) -> NDArray[Any]:
-    """Clusters that cost nothing."""
+    """Clusters at no cost."""
     return np.arange(len(z)) % k
 
 
 def benchmark_plus() -> None:
-    n = STEPS * NEW // 2  # so that an epoch has half of the steps
+    n = STEPS * NEW // 2  # an epoch then has half of the steps
     X = torch.rand(2 * n, 28, 28, generator=torch.Generator().manual_seed(0))
     y = torch.arange(2 * n) % 5
     print(f"\nStage 2 of CD-KNet+, small network, steps of {NEW} new images in two views and {OLD} old ones")
@@ -318,7 +318,7 @@ def benchmark_plus() -> None:
     if has_bfloat16(torch.device("cpu")):
         turns.append(("and heads, in bfloat16", (0, STEPS), True))
     rates: dict[str, list[float]] = {name: [] for name in (*(turn[0] for turn in turns), "bare")}
-    for _ in range(3):  # by turns
+    for _ in range(3):  # alternating
         for name, steps, short in turns:
             options = DiscoverOptions(n_new_classes=5, view_steps=steps[0], head_steps=steps[1])
             history = History()
@@ -333,11 +333,13 @@ def benchmark_plus() -> None:
     for name, found in rates.items():
         rate = statistics.median(found)
         print(f"  {name}: {rate:.0f} images/s, {rate / bare:.3f} of the bare loop's   (wanted: at least 0.9)")
-    print(f"  the same with glibc's own memory settings: {floor:.0f} images/s; ours: {bare / floor:.2f} x")
+    print(
+        f"  the same with glibc's default memory settings: {floor:.0f} images/s; ours: {bare / floor:.2f} x"
+    )
 
 
 def _bare_rate_alone() -> float:
-    """The bare loop in a process whose allocator was left as it is."""
+    """The bare loop in a process with the default allocator settings."""
     command = [sys.executable, __file__, "--bare-rate"]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

@@ -1,15 +1,15 @@
-"""How quick the explorer's server is and how much memory it holds, for 60,000 and 100,000 points.
+"""Speed and memory of the explorer's server, for 60,000 and 100,000 points.
 
     python benchmarks/explorer.py [--points 60000 100000] [--results results/explorer.jsonl]
 
-A run folder is made up for each size: 28 x 28 images and 160 features, 20 classes that overlap much, the
-first of 10,000 samples, names as long as paths. No training: the server does not ask how a run was learned.
-Each line is one server in a process of its own, asked over HTTP on this machine; times are in milliseconds,
-the median of several where a thing can be asked twice, "first" where it cannot.
+- A synthetic run folder for each size: 28 x 28 images, 160 features, 20 classes that overlap much, the first
+  with 10,000 samples, names as long as paths. Nothing is trained: the server does not depend on it.
+- Each line is one server in a process of its own, queried over HTTP on this machine.
+- Times are in milliseconds: the median of several requests, or "first" where a request cannot be repeated.
+- "first map" is the time from starting the command to having everything that the page needs for the map.
+- "held" is the process's own memory (RssAnon), "most" its peak including file pages (VmHWM).
 
-"first map" is from starting the command to having everything that the page draws the map from. "held" is
-the process's own memory (RssAnon), "most" its peak with file pages (VmHWM). Also the report of MNIST's 10,000
-test images, where they are on this machine: its size, and how long it takes.
+Also the report of MNIST's 10,000 test images, if they are on this machine: its size and its time.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ N_CLASSES, LARGE = 20, 10_000
 
 
 def make_run(folder: Path, X: np.ndarray, features: np.ndarray, labels: np.ndarray, n_old: int) -> Path:
+    """A run folder of these samples, with random confidences."""
     m = int(labels.max()) + 1
     names = [f"kind {i}" for i in range(n_old)] + [f"new-{i + 1}" for i in range(m - n_old)]
     generator = np.random.default_rng(0)
@@ -60,7 +61,8 @@ def make_run(folder: Path, X: np.ndarray, features: np.ndarray, labels: np.ndarr
     return write_run(folder, Run(config, history, weights, embedding, rows, samples=X))
 
 
-def made_up(folder: Path, points: int) -> Path:
+def synthetic_run(folder: Path, points: int) -> Path:
+    """A run folder of random images and overlapping classes."""
     generator = np.random.default_rng(0)
     rest = np.arange(points - LARGE) % (N_CLASSES - 1) + 1
     labels = generator.permutation(np.concatenate([np.zeros(LARGE, int), rest]))
@@ -72,6 +74,8 @@ def made_up(folder: Path, points: int) -> Path:
 
 
 class Server:
+    """The explorer in a process of its own."""
+
     def __init__(self, run: Path) -> None:
         command = [sys.executable, "-m", "cdknet.cli", "explore", str(run), "--no-browser", "--json"]
         self.began = time.perf_counter()
@@ -103,6 +107,7 @@ class Server:
 
 
 def median_ms(server: Server, paths: list[str]) -> float:
+    """Median time of several requests."""
     times = []
     for path in paths:
         start = time.perf_counter()
@@ -112,12 +117,14 @@ def median_ms(server: Server, paths: list[str]) -> float:
 
 
 def once_ms(server: Server, path: str, body: Any = None) -> float:
+    """Time of one request."""
     start = time.perf_counter()
     server.ask(path, body)
     return 1000 * (time.perf_counter() - start)
 
 
 def measure(run: Path, points: int) -> dict[str, Any]:
+    """All measurements of one run folder."""
     server = Server(run)
     try:
         line: dict[str, Any] = {"points": points, "cores": os.cpu_count()}
@@ -160,7 +167,7 @@ def measure(run: Path, points: int) -> dict[str, Any]:
 
 
 def mnist_report(folder: Path) -> dict[str, Any] | None:
-    """The report of MNIST's test images, with the 50 main directions of the pixels for features."""
+    """The report of MNIST's test images, with the 50 principal components of the pixels as features."""
     from cdknet import data
 
     try:
@@ -192,7 +199,7 @@ def main() -> None:
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         for points in arguments.points:
-            lines.append(measure(made_up(Path(folder) / f"run-{points}", points), points))
+            lines.append(measure(synthetic_run(Path(folder) / f"run-{points}", points), points))
         report = mnist_report(Path(folder) / "mnist")
         lines += [report] if report else []
     arguments.results.parent.mkdir(exist_ok=True)

@@ -1,9 +1,9 @@
-"""How fast the explorer's map moves, in headless Chromium that draws in software.
+"""Frame rate of the explorer's map, in headless Chromium with software rendering.
 
     python benchmarks/explorer_page.py [--points 100000] [--out results/explorer_page.json]
 
-A map of so many points in 40 classes is panned, then zoomed, for three seconds each, by one pointer or wheel
-event a frame; frames are counted as the browser shows them. With a graphics card it is faster than this.
+A map of this many points in 40 classes is panned, then zoomed, for three seconds each, by one pointer or
+wheel event per frame. Frames are counted as the browser shows them. With a graphics card it is faster.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ MOVE = """async (kind) => {
 
 
 def measure(n: int) -> dict[str, Any]:
+    """Time to the first map, frame rates, and the cost of a pointer move."""
     from playwright.sync_api import sync_playwright
 
     from runmaker import make_run

@@ -1,8 +1,8 @@
-"""The pictures of the explorer in docs/pictures, made anew in headless Chromium.
+"""Take the pictures of the explorer in docs/pictures, in headless Chromium.
 
     python benchmarks/explorer_pictures.py RUN [--truth truth.csv] [--out docs/pictures]
 
-RUN is a run of `cdknet demo`, which holds its truth; a copy of it is reviewed, RUN itself is not touched.
+RUN is a run of `cdknet demo`, which includes its truth. A copy of it is reviewed; RUN itself is not changed.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ def main() -> None:
 
 
 def take(address: str, out: Path) -> None:
+    """Take all pictures of the explorer at this address."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
@@ -100,7 +101,7 @@ def take(address: str, out: Path) -> None:
 
 
 def at(page: Any, sample: int) -> tuple[float, float]:
-    """Where a sample of the map is on the screen."""
+    """The position of a sample of the map on the screen."""
     x, y, scale = (float(v) for v in page.locator(".map").get_attribute("data-frame").split())
     box = page.locator(".map-canvas").bounding_box()
     read = "async i => { const a = await (await fetch('api/map')).arrayBuffer();"
@@ -109,6 +110,7 @@ def at(page: Any, sample: int) -> tuple[float, float]:
 
 
 def central(page: Any, class_id: int) -> int:
+    """The most central sample of a class."""
     card = page.evaluate("async i => (await fetch('api/classes/' + i)).json()", class_id)
     return int(card["central"][0])
 
@@ -136,7 +138,7 @@ def split(page: Any) -> None:
 
 
 def rename(page: Any) -> None:
-    page.keyboard.press("u")  # the split of the picture before
+    page.keyboard.press("u")  # undo the split of the picture before
     page.wait_for_timeout(900)
     for toast in page.locator(".toast [aria-label=Dismiss]").all():
         toast.click()

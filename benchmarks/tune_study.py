@@ -1,18 +1,17 @@
-"""Does what finds hidden old classes best also find new ones best? `tune` against the outcome.
-
-For random splits of the classes of a set, every candidate of `cdknet.tune` is scored on hidden old classes as
-`tune="old-classes"` does, and then fitted to the whole problem and scored on held-out samples of the really
-new classes. Those scores are for this report alone: nothing is chosen by them. A finished fit is a line in
-the results file, which `cdknet reproduce page` reads; running again goes on where it stopped.
+"""Do the options that find hidden old classes best also find new ones best? `tune` against the outcome.
 
     python benchmarks/tune_study.py [SET ...] [--tables FOLDER] [--splits 4] [--results FILE]
 
-With --tables, also the real tables in FOLDER (`benchmarks/tables.py` says which, and where they are had).
+For random splits of the classes of a set, every candidate of `tune` is scored on hidden old classes, as
+`tune="old-classes"` does. It is then fitted to the whole problem and scored on held-out samples of the really
+new classes. Those scores are for this report alone: nothing is chosen by them.
+
+With --tables, also on the real tables in FOLDER (see `benchmarks/tables.py`). Each finished fit is a line in
+the results file, which `cdknet reproduce page` reads; run again to resume.
 """
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -20,35 +19,35 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from bench import check_names, finished, start, study_parser
 from cdknet import ClassDiscovery, data
 from cdknet.core.metrics import new_class_scores
 from cdknet.data import OpenWorldProblem, hide_classes
 from cdknet.fit.pipeline import Parts
 from cdknet.inputs.labels import encode_labels
 from cdknet.options import DiscoverOptions
-from cdknet.reproduce.plan import VECTOR_CUTS
-from cdknet.reproduce.runner import revision
-from cdknet.reproduce.studies import tuning_table
-from cdknet.runs.files import append_jsonl, read_jsonl
+from cdknet.runs.files import append_jsonl
 from cdknet.training.history import History
 from cdknet.trust.rehearsal import plan_folds, rehearse, reread
 from cdknet.trust.tune import CANDIDATES, distinct, only_cuts
+from experiments.reproduce.plan import VECTOR_VERSION
+from experiments.reproduce.runner import predict, revision
+from experiments.reproduce.studies import tuning_table
 
 from tables import SETS as ALL_TABLES
 from tables import draw_table
 
 SETS = ("digits", "wifi-csi-30", "mnist", "fashion-mnist")
-FEW = ("satimage",)  # three old classes: none can be hidden
+FEW = ("satimage",)  # has three old classes: none of them can be hidden
 TABLES = tuple(name for name in ALL_TABLES if name not in FEW)
-PER_CLASS = 1000  # training samples of a class of the larger sets
+PER_CLASS = 1000  # training samples per class of the larger sets
 Line = dict[str, Any]
 Params = Mapping[str, Any]
 
 
 def draw_problem(name: str, split: int, tables: Path | None) -> OpenWorldProblem:
-    """Classes hidden at random; of large sets a part, drawn of each old class, and of all new ones as one."""
+    """Hide classes at random. Large sets are subsampled: each old class, and all new classes together."""
     if name in TABLES:
         assert tables is not None
         return draw_table(tables / f"{name}.dat", split)
@@ -66,7 +65,7 @@ def draw_problem(name: str, split: int, tables: Path | None) -> OpenWorldProblem
 
 
 def groups(candidates: Mapping[str, Mapping[str, Any]], params: Mapping[str, Any]) -> list[list[str]]:
-    """Candidates that learn the same features and only cut them otherwise, the first of each group first."""
+    """Candidates that learn the same features and differ only in their clustering."""
     out: list[list[str]] = []
     for name, options in candidates.items():
         mine = {**params, **options}
@@ -79,7 +78,7 @@ def groups(candidates: Mapping[str, Mapping[str, Any]], params: Mapping[str, Any
 
 
 def rehearsed(problem: OpenWorldProblem, split: int, group: Mapping[str, Params]) -> dict[str, list[float]]:
-    """Accuracies on hidden old classes, a number a fold, as `tune` finds them."""
+    """Accuracies on hidden old classes, one per fold, as `tune` measures them."""
     targets = encode_labels(problem.train.y, len(problem.train.y)).targets
     accuracies: dict[str, list[float]] = {name: [] for name in group}
     for fold in plan_folds(targets, problem.n_new_classes, folds=3, seed=split):
@@ -96,17 +95,15 @@ def rehearsed(problem: OpenWorldProblem, split: int, group: Mapping[str, Params]
     return accuracies
 
 
-def found(problem: OpenWorldProblem, split: int, params: Params, cache: Path) -> float:
+def held_out_acc(problem: OpenWorldProblem, split: int, params: Params, cache: Path) -> float:
     """Held-out accuracy on the really new classes."""
     model = ClassDiscovery(**{**params, "random_state": split, "calibrate": False, "stage_cache": cache})
     model.fit(problem.train.X, problem.train.y)
-    n_old = len(model.classes_) - model.n_new_classes_
-    among_new = model.classes_[n_old + model.predict_proba(problem.X_test)[:, n_old:].argmax(axis=1)]
-    return float(new_class_scores(problem.test_truth, among_new).acc)
+    return float(new_class_scores(problem.test_truth, predict(model, problem.X_test).among_new).acc)
 
 
 def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -> Iterator[Line]:
-    """A line for each candidate that is not `done`, as they come."""
+    """One line for each candidate that is not `done`."""
     defaults = ClassDiscovery(n_new_classes=problem.n_new_classes).get_params()
     old = len(np.unique(problem.train.y)) - 1
     candidates = distinct(CANDIDATES, defaults, problem.train.X.shape[1:], old)
@@ -116,16 +113,16 @@ def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -
         start = time.perf_counter()
         group = {candidate: {**defaults, **candidates[candidate]} for candidate in names}
         folds = rehearsed(problem, split, group)
-        with tempfile.TemporaryDirectory() as cache:  # fits of a group share what they learn
+        with tempfile.TemporaryDirectory() as cache:  # fits of a group share their features
             for candidate, params in group.items():
                 yield {
                     "set": name,
                     "split": split,
                     "candidate": candidate,
                     "of": len(candidates),
-                    "cuts": VECTOR_CUTS,
+                    "cuts": VECTOR_VERSION,
                     "rehearsed": [round(a, 4) for a in folds[candidate]],
-                    "acc": round(found(problem, split, params, Path(cache)), 4),
+                    "acc": round(held_out_acc(problem, split, params, Path(cache)), 4),
                     "seconds": round(time.perf_counter() - start),
                     "revision": revision(),
                 }
@@ -133,23 +130,14 @@ def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -
 
 
 def main() -> None:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser = study_parser(__doc__, "tune_study.jsonl")
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"any of {', '.join(SETS + TABLES)}")
     parser.add_argument("--tables", type=Path, metavar="FOLDER")
     parser.add_argument("--splits", type=int, default=4)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=Path("results/tune_study.jsonl"))
-    arguments = parser.parse_args()
+    arguments = start(parser)
     there = SETS if arguments.tables is None else SETS + TABLES
-    unknown = [name for name in arguments.sets if name not in there]
-    if unknown:
-        parser.error(f"SET must be any of {', '.join(there)}. Got {unknown[0]}. For tables: --tables FOLDER.")
-    torch.set_num_threads(arguments.threads)
-    arguments.results.parent.mkdir(parents=True, exist_ok=True)
-    lines: list[Line] = []
-    if arguments.results.exists():
-        lines = [line for line in read_jsonl(arguments.results) if line.get("cuts") == VECTOR_CUTS]
+    check_names(parser, "SET", arguments.sets, there, " For tables: --tables FOLDER.")
+    lines = [line for line in finished(arguments.results) if line.get("cuts") == VECTOR_VERSION]
     done = {(line["set"], line["split"], line["candidate"]) for line in lines}
     for split in range(arguments.splits):
         for name in arguments.sets or there:

@@ -6,7 +6,8 @@ from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
 
-sys.path.insert(0, str(Path(__file__).parent))  # `strategies`, `contracts` and others, shared by the tests
+TESTS = Path(__file__).parent
+sys.path[:0] = [str(TESTS), str(TESTS.parent)]  # `strategies`, `contracts` and others, and the experiments
 
 settings.register_profile("cdknet", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("cdknet")

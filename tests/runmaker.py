@@ -1,4 +1,4 @@
-"""Run folders without a training: for what looks at runs and does not ask how they were learned."""
+"""Run folders without training, for tests of code that reads runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_run(
     options: dict[str, object] | None = None,
     seed: int = 0,
 ) -> Path:
-    """Well-separated groups; the first `n_old` are labelled."""
+    """A run of well-separated classes, the first `n_old` labelled; confidences are in labels.csv alone."""
     generator = np.random.default_rng(seed)
     m = n_old + n_new
     centers = generator.normal(0, 3, (m, d))

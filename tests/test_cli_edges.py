@@ -13,7 +13,7 @@ from PIL import Image
 from cdknet import ClassDiscovery, data
 from cdknet.cli import main
 from cdknet.cli.base import as_flags
-from cdknet.core.columns import is_side_note
+from cdknet.core.columns import is_categorical
 from cdknet.core.metrics import clustering_accuracy
 from cdknet.data import odd_labels
 from cdknet.data.checks import DoubtfulData
@@ -296,7 +296,7 @@ def test_categories_that_say_nothing_hide_no_classes():
     np.testing.assert_allclose(deviation[:5], numbers.std(axis=0), rtol=1e-4)
     np.testing.assert_allclose(deviation[5:], [1] * 4 + [0.5**0.5] * 2)
     assert among_old(X, y) < 0.1
-    assert is_side_note(torch.from_numpy(X)).tolist() == [False] * 5 + [True] * 6
+    assert is_categorical(torch.from_numpy(X)).tolist() == [False] * 5 + [True] * 6
 
 
 def test_classes_are_not_cut_by_a_category_that_says_nothing():
@@ -312,11 +312,11 @@ def test_classes_are_not_cut_by_a_category_that_says_nothing():
 
 def test_columns_of_two_values_are_notes_only_beside_more_that_varies():
     answers = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (200, 30)).astype(float))
-    assert not is_side_note(answers).any(), "there is nothing else"
-    assert not is_side_note(torch.cat([answers, torch.randn(200, 3)], dim=1)).any(), "they are most of it"
-    beside = is_side_note(torch.cat([answers[:, :4] - 0.3, torch.randn(200, 3)], dim=1))
+    assert not is_categorical(answers).any(), "there is nothing else"
+    assert not is_categorical(torch.cat([answers, torch.randn(200, 3)], dim=1)).any(), "they are most of it"
+    beside = is_categorical(torch.cat([answers[:, :4] - 0.3, torch.randn(200, 3)], dim=1))
     assert beside.tolist() == [True] * 4 + [False] * 3, "1 apart, wherever they lie"
-    coded = is_side_note(torch.cat([7 * answers[:, :4], torch.randn(200, 3)], dim=1))
+    coded = is_categorical(torch.cat([7 * answers[:, :4], torch.randn(200, 3)], dim=1))
     assert coded.tolist() == beside.tolist(), "whatever stands for yes and no"
 
 

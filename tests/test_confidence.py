@@ -1,6 +1,7 @@
 """How sure a label is: the signal, the map that is learned on hidden old classes, what a user sees."""
 
 import json
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ from hypothesis import strategies as st
 
 from cdknet import ClassDiscovery
 from cdknet.cli import main
+from cdknet.core.confidence import agreement, raw_confidence
 from cdknet.core.metrics import expected_calibration_error
+from cdknet.fit.plan import resolve
 from cdknet.runs.format import read_config
 from cdknet.runs.summary import confidence_sentence
-from cdknet.trust.confidence import Map, agreement, fit_map, raw_confidence
-from cdknet.trust.rehearsal import MOST_OF_A_CLASS, MOST_ROWS, NoRehearsal, plan_folds, short_form
+from cdknet.training.context import FitContext
+from cdknet.trust.confidence import Map, fit_map
+from cdknet.trust.rehearsal import MOST_OF_A_CLASS, MOST_ROWS, NoRehearsal, plan_folds
 
 from contracts import blob_problem
 
@@ -59,7 +63,7 @@ def test_samples_of_a_class_cut_in_two_for_two_taken_as_one_are_unsure(monkeypat
     right = z[:, 0].numpy() > 5
     wrong = np.select([truth == 0, truth == 3], [0, np.where(right, 2, 3)], default=1)  # 1 and 2 are one
     for most in (5000, 400):  # all of them cut again, or half
-        monkeypatch.setattr("cdknet.trust.confidence.MOST_CUT", most)
+        monkeypatch.setattr("cdknet.core.confidence.MOST_CLUSTERED", most)
         assert agreement(z, truth, 4).mean() > 0.95
         unsure = agreement(z, wrong, 4)
         assert unsure[truth > 0].mean() < 0.6 < 0.95 < unsure[truth == 0].mean()
@@ -72,7 +76,7 @@ def test_neighbours_are_looked_for_among_some_and_never_the_sample_itself(monkey
     labels = np.zeros(30, dtype=np.int64)
     labels[15] = 1  # alone of its class: no neighbour agrees
     for most in (10, 100):
-        monkeypatch.setattr("cdknet.trust.confidence.MOST_VOTERS", most)
+        monkeypatch.setattr("cdknet.core.confidence.MOST_VOTERS", most)
         assert raw_confidence(z, labels, 2)[15] == 0
 
 
@@ -176,10 +180,10 @@ def test_what_cannot_be_rehearsed_says_why(targets, n_new, reason):
 
 
 def test_the_short_form_is_short():
-    params = ClassDiscovery().get_params()
-    short = short_form(params, 3)
-    assert (short["view_steps"], short["n_new_classes"], short["expansion"]) == (100, 3, "none")
-    assert {k for k in params if short[k] != params[k]} <= {
+    plan = resolve(ClassDiscovery(n_new_classes=5).checked_params(), (6,), 8, FitContext())
+    short = plan.rehearsal(3, 5, 0.5, 256).options
+    assert (short.view_steps, short.n_new_classes, short.expansion) == (100, 3, "none")
+    assert {f.name for f in fields(short) if getattr(short, f.name) != getattr(plan.options, f.name)} <= {
         "pretrain_epochs",
         "discover_epochs",
         "view_steps",

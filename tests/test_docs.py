@@ -11,8 +11,8 @@ import pytest
 from cdknet import ClassDiscovery
 from cdknet.cli import main
 from cdknet.options import as_markdown
-from cdknet.reproduce.plan import Cell
-from cdknet.reproduce.runner import read_results
+from experiments.reproduce.plan import Cell
+from experiments.reproduce.runner import read_results
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -1,7 +1,6 @@
 """ClassDiscovery: what a user of scikit-learn expects, and what this one promises on top."""
 
 import inspect
-from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -12,12 +11,13 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from cdknet import ClassDiscovery
+from cdknet import ClassDiscovery, estimators
 from cdknet.core.metrics import clustering_accuracy, new_class_scores
 from cdknet.core.openworld import hide_classes
 from cdknet.inputs.labels import encode_labels, new_names
-from cdknet.options import ALL_OPTIONS
-from cdknet.reproduce.plan import METHODS
+from cdknet.options import METHODS as ALL_METHODS
+from cdknet.options import all_options, options_of
+from experiments.reproduce.plan import METHODS
 
 from contracts import blob_problem
 
@@ -42,10 +42,49 @@ def fitted():
 
 def test_every_option_has_one_default():
     facade = inspect.signature(ClassDiscovery).parameters
-    declared = {f.name: f.default for options in ALL_OPTIONS for f in fields(options)}
-    assert {name: facade[name].default for name in declared} == declared
+    shown = {name: one.default for name, one in all_options().items() if name in facade}
+    assert {name: facade[name].default for name in shown} == shown
     apart = {"encoder", "clusterer", "random_state", "device", "checkpoint_dir", "stage_cache", "watchers"}
-    assert set(facade) - set(declared) == apart
+    assert set(facade) - set(shown) == apart | {"method", "options"}
+    assert len(facade) < 25, "what a user would turn; the others by name, for experiments"
+
+
+@pytest.mark.parametrize("kind", [c for c in vars(estimators).values() if hasattr(c, "of_method")])
+def test_a_methods_own_class_has_its_own_parameters_and_no_others(kind):
+    declared = {name: one.default for name, one in options_of(kind.of_method).items()}
+    params = kind().get_params()
+    assert {name: params[name] for name in declared} == declared
+    assert params.keys() - declared.keys() == estimators.BESIDE.keys()
+    assert clone(kind(n_new_classes=3)).n_new_classes == 3
+    with pytest.raises(TypeError, match="has no parameter 'kmeans_restart'"):
+        kind(kmeans_restart=3)
+
+
+def test_every_method_has_a_class_that_fits_as_the_door_does(tmp_path):
+    kinds = {c.of_method: c for c in vars(estimators).values() if hasattr(c, "of_method")}
+    assert kinds.keys() == ALL_METHODS.keys()
+    few = {
+        name: value for name, value in QUICK.items() if name in options_of("dec") or name == "random_state"
+    }
+    own = kinds["dec"](**few).fit(X, Y)
+    door = ClassDiscovery(**few, method="dec").fit(X, Y)
+    np.testing.assert_array_equal(own.predict_proba(X), door.predict_proba(X))
+    again = kinds["dec"].load(own.save(tmp_path / "run"))
+    np.testing.assert_array_equal(again.predict_proba(X), own.predict_proba(X))
+    assert again.get_params()["discover_epochs"] == own.discover_epochs
+    with pytest.raises(ValueError, match=r"SSCD reads runs of method 'sscd'.*ClassDiscovery\.load"):
+        kinds["sscd"].load(tmp_path / "run")
+
+
+def test_options_for_experiments_are_parameters_like_the_others():
+    model = ClassDiscovery(n_new_classes=2, view_steps=7)
+    assert clone(model).get_params()["view_steps"] == 7
+    assert model.set_params(view_steps=8, head_steps=9).checked_params()["view_steps"] == 8
+    assert "view_steps" not in ClassDiscovery().get_params()
+    with pytest.raises(TypeError, match=r"no parameter 'view_stepz'\. Did you mean 'view_steps'\?"):
+        ClassDiscovery(view_stepz=3)
+    with pytest.raises(ValueError, match="Invalid parameter 'nothing'"):
+        model.set_params(nothing=1)
 
 
 def test_what_auto_came_to_is_kept_with_the_run(fitted, tmp_path):
@@ -241,15 +280,15 @@ def test_samples_as_they_are_and_on_their_main_axes():
 @pytest.mark.parametrize("what", ["code", "arithmetic"])
 def test_stages_that_were_made_otherwise_are_not_shared(what, tmp_path, monkeypatch):
     options = {**QUICK, "precision": "fastest", "stage_cache": tmp_path}
-    monkeypatch.setattr("cdknet.fit.pipeline.has_bfloat16", lambda device: False)
+    monkeypatch.setattr("cdknet.fit.plan.has_bfloat16", lambda device: False)
     ClassDiscovery(**options).fit(X, Y)
     kept = set(tmp_path.iterdir())
     ClassDiscovery(**options).fit(X, Y)
     assert set(tmp_path.iterdir()) == kept
     if what == "code":
-        monkeypatch.setattr("cdknet.estimators.learning_code", lambda: "another")
+        monkeypatch.setattr("cdknet.fit.checkpoint.learning_code", lambda: "another")
     else:
-        monkeypatch.setattr("cdknet.fit.pipeline.has_bfloat16", lambda device: True)
+        monkeypatch.setattr("cdknet.fit.plan.has_bfloat16", lambda device: True)
     ClassDiscovery(**options).fit(X, Y)
     assert len(set(tmp_path.iterdir()) - kept) == len(kept)
 

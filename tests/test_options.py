@@ -9,50 +9,87 @@ import pytest
 
 from cdknet import ClassDiscovery
 from cdknet.cli import main
-from cdknet.fit.pipeline import STAGE_2
-from cdknet.options import METHODS, DiscoverOptions, unread
+from cdknet.fit.plan import resolve
+from cdknet.methods import method_of
+from cdknet.options import METHODS, all_options, options_of, unread
+from cdknet.training.context import FitContext
 
 from contracts import FEW, blob_problem
 
 X, Y, _ = blob_problem(n=120)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_what_a_method_reads_is_declared_as_read(method, monkeypatch):
-    """So that nobody is told of an option that it changes nothing while it does."""
-    names, seen = {f.name for f in fields(DiscoverOptions)}, set()
+@pytest.mark.parametrize("name", METHODS)
+def test_what_a_method_declares_it_reads(name, monkeypatch):
+    """So that nobody sets an option of a method that changes nothing."""
+    method, seen = method_of(name), set()
+    stage_2 = [
+        f.name for f in fields(method.options) if options_of(name)[f.name].heading.startswith("Stage 2")
+    ]
 
-    class Watched(DiscoverOptions):
-        def __getattribute__(self, name):
+    class Watched(method.options):
+        def __getattribute__(self, option):
             reader = sys._getframe(1).f_globals["__name__"]
-            if name in names and reader.startswith(("cdknet.methods", "cdknet.core", "cdknet.nets")):
-                seen.add(name)
-            return super().__getattribute__(name)
+            if option in stage_2 and reader.startswith(("cdknet.methods", "cdknet.fit.pipeline")):
+                seen.add(option)
+            return super().__getattribute__(option)
 
-    monkeypatch.setattr(
-        "cdknet.fit.pipeline.DiscoverOptions.pick", lambda params: Watched(**{n: params[n] for n in names})
-    )
-    spectral = {"spectral_weight": 1.0} if method == "cd-knet+" else {}
-    ClassDiscovery(**FEW, method=method, **spectral).fit(X, Y)
-    readers = {f.name: f.metadata["of"] or METHODS for f in fields(DiscoverOptions)}
-    assert "n_new_classes" in seen
-    assert {name for name in seen if method not in readers[name]} == set()
+    Watched.__name__ = method.options.__name__
+    monkeypatch.setattr(sys.modules[METHODS[name].module], "METHOD", _of(method, Watched))
+    for changes in ({}, {"spectral_weight": 1.0, "lead": "labels"}, {"kernel": "neighbors"}):
+        ClassDiscovery(**FEW, method=name, **changes).fit(X, Y)
+    seen |= {"neighbors"} if name == "cd-knet+" else set()  # of voters, without expansion
+    assert {*stage_2} - seen - {"novelty", "normalize_features"} == set()
 
 
-def test_every_method_has_a_stage_2():
-    assert set(METHODS) == STAGE_2.keys()
+def _of(method, options):
+    from dataclasses import replace
+
+    return replace(method, options=options)
+
+
+def test_every_method_is_what_its_line_says():
+    for name, registered in METHODS.items():
+        assert method_of(name).name == name
+        assert method_of(name).options is registered.options
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("shape", [(6,), (12, 12), (3, 16, 16), (2, 64)])
+def test_behind_resolve_nothing_is_auto_or_unset(name, shape):
+    options = resolve({"method": name, "n_new_classes": 3}, shape, 5, FitContext()).options
+    left = {f.name: getattr(options, f.name) for f in fields(options)}
+    assert left.pop("time_budget") is None  # that is: unbounded
+    assert not [option for option, value in left.items() if value is None or value in ("auto", "fastest")]
+
+
+def test_a_plan_is_plain_json_and_says_all_of_it():
+    plan = resolve({"method": "cd-knet+", "n_new_classes": 3}, (6,), 5, FitContext())
+    said = json.loads(json.dumps(plan.as_json()))
+    assert said["method"] == "cd-knet+"
+    assert said["kind"] == "vector"
+    assert (said["lead"], said["view_weight"], said["readout"]) == ("views", 1.0, "agreed")
+    assert said.keys() >= options_of("cd-knet+").keys()
+
+
+def test_where_methods_differ_in_a_default_it_is_left_to_them():
+    assert all_options()["expand_epochs"].default is None
+    assert options_of("cd-knet")["expand_epochs"].default == 30
+    assert options_of("cd-knet+")["expand_epochs"].default == 4
+    plans = [
+        resolve({"method": m, "n_new_classes": 2}, (6,), 5, FitContext()) for m in ("cd-knet", "cd-knet+")
+    ]
+    assert [plan.options.expand_epochs for plan in plans] == [30, 4]
 
 
 def test_options_without_effect_are_named_with_those_that_read_them():
-    given = {"method": "sscd", "expansion": "none", "view_weight": 3.0, "replay": 0.5, "learning_rate": 0.1}
-    assert unread(given) == {"view_weight": ("cd-knet+",), "replay": ()}
-    assert unread({"method": "cd-knet+", "expansion": "last", "view_weight": 3.0, "replay": 0.5}) == {}
-    assert list(unread({"method": "cd-knet+", "expansion": "last", "pretrain_epochs": 3})) == [
-        "pretrain_epochs"
-    ]
+    given = {"expansion": "none", "view_weight": 3.0, "replay": 0.5, "learning_rate": 0.1}
+    assert unread("sscd", given) == {"view_weight": ("cd-knet+",), "replay": ()}
+    assert unread("cd-knet+", {"expansion": "last", "view_weight": 3.0, "replay": 0.5}) == {}
+    assert list(unread("cd-knet+", {"expansion": "last", "pretrain_epochs": 3})) == ["pretrain_epochs"]
 
 
-def test_options_without_effect_are_told(tmp_path, capsys):
+def test_options_without_effect_are_reported(tmp_path, capsys):
     np.savez(tmp_path / "d.npz", X=X, y=Y)
     command = ["discover", str(tmp_path / "d.npz"), "--out", str(tmp_path / "run"), "--new-classes", "2"]
     command += ["--network", "none", "--method", "sscd", "--expansion", "none", "--no-calibrate"]

@@ -1,4 +1,4 @@
-"""Stage 2 of CD-KNet+: its terms, its heads, and how samples are cut into classes."""
+"""Stage 2 of CD-KNet+: its terms, its heads, and how samples are clustered."""
 
 import sys
 
@@ -7,10 +7,12 @@ import pytest
 import torch
 
 from cdknet import ClassDiscovery
-from cdknet.core.clustering import agreed_labels, along_gaps, cluster, spectral_labels
+from cdknet.core.clustering import Case, agreed_labels, cluster, follow_gaps, spectral_labels
 from cdknet.core.hsic import unit_length
 from cdknet.core.metrics import clustering_accuracy
-from cdknet.methods.cdknet_plus import contrastive_loss, one_cycle, suited, two_cycles
+from cdknet.inputs.kind import kind_of
+from cdknet.methods.base import Situation
+from cdknet.methods.cdknet_plus import contrastive_loss, one_cycle, resolve, two_cycles
 from cdknet.methods.heads import (
     EVENNESS,
     SHARPNESS,
@@ -23,10 +25,21 @@ from cdknet.methods.heads import (
     swapped_loss,
 )
 from cdknet.nets.network import embed
-from cdknet.options import DiscoverOptions
+from cdknet.options import CDKNetPlusOptions
 from cdknet.training.history import History
 
 from stagemaker import PROBLEM, TRUTH, plus
+
+
+def suited(shape, n_old_classes, **options):
+    """What options come to for samples of a shape."""
+    return resolve(CDKNetPlusOptions(**options), Situation(kind_of(shape), n_old_classes))
+
+
+def along_gaps(x, labels, n_clusters):
+    """The labels, or what `follow_gaps` says in their place."""
+    found = follow_gaps(Case(x, n_clusters, x, 10, 0), labels)
+    return labels if found is None else found.labels
 
 
 def test_heads_and_U_enter_after_the_steps_on_views():
@@ -41,16 +54,16 @@ def test_heads_and_U_enter_after_the_steps_on_views():
 
 
 def test_what_is_left_open_follows_the_kind_of_sample_and_the_number_of_old_classes():
-    picture, recording = (suited(DiscoverOptions(), shape, 5) for shape in ((28, 28), (2, 198)))
+    picture, recording = (suited(shape, 5) for shape in ((28, 28), (2, 198)))
     assert (picture.lead, picture.view_weight, picture.heads) == ("views", 3, 4)
     assert (recording.lead, recording.view_weight, recording.heads) == ("labels", 0, 0)  # not its message
-    many = suited(DiscoverOptions(), (28, 28), 30)
+    many = suited((28, 28), 30)
     assert (many.lead, many.view_weight, many.heads) == ("labels", 0, 4)
-    asked = suited(DiscoverOptions(view_weight=1.0, heads=2, lead="views"), (2, 198), 30)
+    asked = suited((2, 198), 30, view_weight=1.0, heads=2, lead="views")
     assert (asked.lead, asked.view_weight, asked.heads) == ("views", 1, 2)
-    assert suited(DiscoverOptions(label_weight=0.0), (28, 28), 30).lead == "views"
+    assert suited((28, 28), 30, label_weight=0.0).lead == "views"
     with pytest.raises(ValueError, match=r"label_weight must be above 0 where labels lead\. Got 0"):
-        suited(DiscoverOptions(label_weight=0.0, lead="labels"), (28, 28), 30)
+        suited((28, 28), 30, label_weight=0.0, lead="labels")
 
 
 def test_where_labels_lead_each_part_has_its_own_cycle_of_the_rate():
@@ -138,7 +151,7 @@ def on_sphere(generator, *classes):
     return unit_length(z), np.repeat(np.arange(len(classes)), 300)
 
 
-def test_no_class_is_cut_in_two_for_two_others_that_touch():
+def test_no_class_is_split_for_two_others_that_touch():
     halves = [([1.0, 0.18, 0.0, 0.0], 0.03), ([1.0, -0.18, 0.0, 0.0], 0.03)]
     touching = [([0.0, 1.0, 0.45, 0.0], 0.13)], [([0.0, 1.0, -0.45, 0.0], 0.13)]
     z, truth = on_sphere(torch.Generator().manual_seed(0), halves, *touching)
@@ -146,13 +159,13 @@ def test_no_class_is_cut_in_two_for_two_others_that_touch():
     assert clustering_accuracy(truth, spectral_labels(z, 3, neighbors=30).numpy()) > 0.98
 
 
-def test_a_few_strays_are_no_class_for_which_two_others_are_merged():
-    """They hang on next to nothing, so a cut between them and the rest tears nothing: it is no better."""
+def test_a_few_outliers_are_no_class_for_which_two_others_are_merged():
+    """They are hardly connected, so separating them splits nothing: that is no better."""
     generator, axes = torch.Generator().manual_seed(0), torch.eye(16)
     centres = [axes[0], axes[1] + 0.3 * axes[2], axes[1] - 0.3 * axes[2]]
     z = torch.cat([centre + 0.15 * torch.randn(200, 16, generator=generator) for centre in centres])
-    strays = -axes[1] + 0.05 * torch.randn(18, 16, generator=generator)
-    labels = agreed_labels(unit_length(torch.cat([z, strays])), 3)
+    outliers = -axes[1] + 0.05 * torch.randn(18, 16, generator=generator)
+    labels = agreed_labels(unit_length(torch.cat([z, outliers])), 3)
     assert clustering_accuracy(np.repeat([0, 1, 2], 200), labels[:600].numpy()) > 0.95
 
 
@@ -206,9 +219,10 @@ def test_a_number_that_says_nothing_hides_no_classes_among_columns_of_yes_and_no
 
 
 def test_views_of_vectors_count_less_than_those_of_pictures():
-    weights = {shape: suited(DiscoverOptions(), shape, 5).view_weight for shape in [(20,), (8, 8), (2, 64)]}
-    assert weights == {(20,): 1, (8, 8): 3, (2, 64): 0}
-    assert suited(DiscoverOptions(view_weight=2.0), (20,), 5).view_weight == 2
+    shapes = [(20,), (8, 8), (2, 64), (4, 4), (2, 20)]  # too small for a picture or a recording: vectors
+    weights = {shape: suited(shape, 5).view_weight for shape in shapes}
+    assert weights == {(20,): 1, (8, 8): 3, (2, 64): 0, (4, 4): 1, (2, 20): 1}
+    assert suited((20,), 5, view_weight=2.0).view_weight == 2
 
 
 def test_a_table_with_plain_gaps_is_cut_along_them():

@@ -10,18 +10,20 @@ import torch
 from cdknet.core.metrics import clustering_accuracy
 from cdknet.core.seeds import seeded
 from cdknet.fit.expand import expand
-from cdknet.fit.pipeline import STAGE_2
 from cdknet.fit.pretrain import pretrain
+from cdknet.methods import method_of
 from cdknet.methods.dac import cluster_head, label_features, pair_loss, plain_dac, threshold
 from cdknet.methods.dec import divergence, plain_dec, soft_assignment, squared_distances, target_distribution
 from cdknet.methods.pairwise import PairHead, cut_tree, draw_pairs, similarity
-from cdknet.methods.sscd import is_novel, max_softmax_probability, novelty_threshold, separation
+from cdknet.methods.sscd import is_novel, max_softmax_probability, novelty_threshold
+from cdknet.methods.sscd_dynamic import separation
 from cdknet.nets.architectures import build_network
 from cdknet.nets.network import embed
-from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
+from cdknet.training.context import FitContext
 from cdknet.training.history import History
 
 from contracts import MemoryCheckpoint, blobs_for_stages
+from stagemaker import context_of, resolved
 
 PROBLEM, TRUTH = blobs_for_stages(n=280, n_old=4, n_new=3, d=8, seed=2)
 every_rival = pytest.mark.parametrize("name", ["sscd", "sscd-dynamic", "dec", "dac", "pairwise"])
@@ -31,13 +33,16 @@ every_rival = pytest.mark.parametrize("name", ["sscd", "sscd-dynamic", "dec", "d
 def pretrained():
     with seeded(0):
         network = build_network((8,), 4)
-    return pretrain(network, PROBLEM, PretrainOptions(pretrain_epochs=4, early_stopping=False)).network
+    few = {"method": "sscd", "pretrain_epochs": 4, "early_stopping": False}
+    return pretrain(network, PROBLEM, resolved(few, problem=PROBLEM), FitContext()).network
 
 
 def run(name, network, *, epochs=4, options=None, **kwargs):
     epochs = max(2, epochs // 4) if name == "dac" else epochs  # each of which passes over the samples often
-    chosen = {"n_new_classes": 3, "discover_epochs": epochs, "kmeans_restarts": 2, **(options or {})}
-    return STAGE_2[name](network, PROBLEM, DiscoverOptions(**chosen), **kwargs)
+    chosen = {"method": name, "n_new_classes": 3, "discover_epochs": epochs, "kmeans_restarts": 2}
+    context = context_of(**kwargs)
+    settled = resolved({**chosen, **(options or {})}, context, PROBLEM)
+    return method_of(name).discover(network, PROBLEM, settled, context)
 
 
 def everything(result):
@@ -67,7 +72,8 @@ def test_the_answer_is_what_later_stages_need(name, pretrained):
     assert result.centers.shape == (3, 128)
     assert not result.network.training
     assert result.network.state_dict().keys() == pretrained.state_dict().keys()
-    grown = expand(result, PROBLEM, ExpandOptions(expand_epochs=1, expand_steps=0)).network
+    options = resolved({"method": name, "expand_epochs": 1, "expand_steps": 0}, problem=PROBLEM)
+    grown = expand(result, PROBLEM, options, FitContext()).network
     assert grown.head.out_features == 7
 
 
@@ -266,7 +272,7 @@ def test_a_pair_is_alike_whichever_comes_first():
     assert float(table[2, 4]) == pytest.approx(1 / (1 + math.exp(distance - 4.0)), rel=1e-4)
 
 
-def test_the_tree_is_cut_into_large_branches_and_strays_are_left_over():
+def test_the_tree_is_cut_into_large_branches_and_outliers_are_left_over():
     points = np.concatenate([np.linspace(0, 1, 40), np.linspace(10, 11, 40), [100.0]])
     distances = np.abs(points[:, None] - points)
     labels = cut_tree(distances, 2)
@@ -356,7 +362,7 @@ def test_the_codes_of_the_autoencoder_may_be_negative_and_its_loss_falls():
 
     X, _ = digits_0_to_2()
     history = History()
-    network = learn_autoencoder(X, 1, 3, history=history)
+    network = learn_autoencoder(X, (1, 3), FitContext(history=history))
     assert [row["layer"] for row in history] == [1, 2, 3, 4, 0, 0, 0]
     assert history[-1]["loss"] < history[-3]["loss"]
     codes = embed(network, Inputs(X), normalize=False).features

@@ -1,22 +1,27 @@
-"""Run folders: what is written is read back, and what is damaged or foreign is said to be."""
+"""Run folders: what is written is read back, and damaged or foreign folders are refused."""
 
+import ast
+import hashlib
 import io
 import json
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cdknet import ClassDiscovery
+from cdknet.explorer.folder import open_run
 from cdknet.nets.model import Blueprint
 from cdknet.runs.checkpoints import FolderCheckpoint, Snapshot
-from cdknet.runs.files import append_jsonl, read_jsonl, read_npz
+from cdknet.runs.files import append_jsonl, npz_bytes, read_jsonl, read_npz
 from cdknet.runs.fingerprints import fingerprint
 from cdknet.runs.format import read_run, write_run
 from cdknet.runs.summary import summary
 
 from contracts import blob_problem
+from runmaker import make_run
 
 X, Y, TRUTH = blob_problem()
 QUICK = {
@@ -42,17 +47,17 @@ def run(model, tmp_path):
 
 
 @pytest.mark.parametrize("expansion", ["none", "last", "last-two", "all"])
-def test_a_saved_model_answers_as_before(expansion, tmp_path):
+def test_a_loaded_model_predicts_the_same(expansion, tmp_path):
     model = ClassDiscovery(**QUICK, expansion=expansion).fit(X, Y)
     loaded = ClassDiscovery.load(model.save(tmp_path / "run"))
     np.testing.assert_array_equal(loaded.predict_proba(X), model.predict_proba(X))
     np.testing.assert_array_equal(loaded.transform(X), model.transform(X))
 
 
-def test_everything_learned_is_kept(model, run):
+def test_everything_learned_is_saved(model, run):
     loaded = ClassDiscovery.load(run)
-    kept = "classes_ labels_ embedding_ pseudo_labels_ spectral_embedding_ spectral_rows_"
-    for name in kept.split():
+    learned = "classes_ labels_ confidence_ embedding_ pseudo_labels_ spectral_embedding_ spectral_rows_"
+    for name in learned.split():
         np.testing.assert_array_equal(getattr(loaded, name), getattr(model, name), err_msg=name)
     assert loaded.history_ == model.history_
     assert loaded.label_weight == float("inf")
@@ -68,7 +73,7 @@ def test_a_run_is_never_overwritten_unless_forced(model, run):
     assert read_run(run).history == model.history_
 
 
-def test_a_folder_that_is_no_run_is_not_replaced_even_by_force(model, tmp_path):
+def test_a_folder_that_is_not_a_run_is_never_replaced(model, tmp_path):
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.tex").write_text("...")
     with pytest.raises(FileExistsError, match="must be a run folder to be replaced"):
@@ -97,7 +102,7 @@ FILES = ["history.jsonl", "weights.safetensors", "embedding.npz", "labels.csv"]
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["missing", "short", "flipped", "link"])
-def test_damage_is_found(run, name, damage, tmp_path):
+def test_damage_is_detected(run, name, damage, tmp_path):
     path = run / name
     content = path.read_bytes()
     if damage == "missing":
@@ -129,10 +134,10 @@ def rewrite(run, change):
         (lambda c: c["files"].update({"../x": {"bytes": 1}}), "files of its own folder"),
         (lambda c: c["files"].update({"/etc/passwd": {"bytes": 1}}), "files of its own folder"),
         (lambda c: c["files"].update({"labels.csv": 5}), "must state the size"),
-        (lambda c: c.pop("options"), "must be whole"),
-        (lambda c: c.update(classes=[1, 2]), "must name each of its classes"),
+        (lambda c: c.pop("options"), "must be complete"),
+        (lambda c: c.update(classes=[1, 2]), "2 names for 3 old and 2 new classes"),
         (lambda c: c["blueprint"].update(feature_size=7), "weights must fit its network"),
-        (lambda c: c["blueprint"].update(surprise=7), "must be whole"),
+        (lambda c: c["blueprint"].update(surprise=7), "must be (whole|complete)"),
     ],
 )
 def test_a_foreign_or_tampered_configuration_is_refused(run, change, message):
@@ -142,13 +147,13 @@ def test_a_foreign_or_tampered_configuration_is_refused(run, change, message):
 
 
 @pytest.mark.parametrize("content", [b"", b"[1]", b"{", b"\xff\xfe", b"[" * 100_000])
-def test_what_is_no_json_object_is_refused(run, content):
+def test_a_config_that_is_not_a_json_object_is_refused(run, content):
     (run / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match="must hold"):
         read_run(run)
 
 
-def test_a_folder_without_a_run_is_named(tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no such folder"):
         read_run(tmp_path / "nothing")
     with pytest.raises(ValueError, match=r"no config\.json"):
@@ -156,13 +161,9 @@ def test_a_folder_without_a_run_is_named(tmp_path):
 
 
 def test_no_pickle_is_ever_read(run):
-    """An embedding of objects, with a right checksum: refused all the same."""
-    import hashlib
-
+    """Also not from an embedding of objects that has the right checksum."""
     np.savez(run / "embedding.npz", features=np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    content = (run / "embedding.npz").read_bytes()
-    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    rewrite(run, lambda c: c["files"].update({"embedding.npz": entry}))
+    replace_listed(run, "embedding.npz", (run / "embedding.npz").read_bytes())
     with pytest.raises(ValueError, match="no pickle is ever opened"):
         read_run(run)
 
@@ -173,12 +174,141 @@ def test_writing_what_was_read_gives_the_same_files(run, tmp_path):
         assert (tmp_path / "copy" / name).read_bytes() == (run / name).read_bytes(), name
 
 
+def replace_listed(run, name, content):
+    """Change a file of a run, with the size and sum in config.json."""
+    (run / name).write_bytes(content)
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    rewrite(run, lambda c: c["files"].update({name: entry}))
+
+
+def change_csv(before, after):
+    def change(run):
+        text = (run / "labels.csv").read_text()
+        assert before in text
+        replace_listed(run, "labels.csv", text.replace(before, after, 1).encode())
+
+    return change
+
+
+def change_embedding(change):
+    def apply(run):
+        arrays = read_npz((run / "embedding.npz").read_bytes())
+        replace_listed(run, "embedding.npz", npz_bytes({**arrays, **change(arrays)}))
+
+    return apply
+
+
+def change_config(**changes):
+    return lambda run: rewrite(run, lambda c: c.update(changes))
+
+
+def change_blueprint(**changes):
+    return lambda run: rewrite(run, lambda c: c["blueprint"].update(changes))
+
+
+FIVE = ["kind 0", "kind 1", "kind 2", "new-1", "new-2"]
+MISFITS = {
+    "shared name": (change_config(classes=[*FIVE[:4], "new-1"]), "share a name or an id"),
+    "shared id": (change_config(class_ids=[0, 1, 2, 3, 3]), "share a name or an id"),
+    "missing id": (change_config(class_ids=[0, 1, 2, 3]), "4 ids for 5 classes"),
+    "large id": (change_config(class_ids=[0, 1, 2, 3, 65535]), "from 0 to 65535"),
+    "negative id": (change_config(class_ids=[-1, 1, 2, 3, 4]), "from -1 to 4"),
+    "no classes": (change_config(classes=[]), "no classes"),
+    "number of classes": (change_config(classes=7), "TypeError"),
+    "too few old classes": (change_blueprint(n_old_classes=2), "5 names for 2 old and 2 new"),
+    "text for a number": (change_blueprint(n_new_classes="two"), "invalid literal"),
+    "no blueprint": (change_config(blueprint=[]), "TypeError"),
+    "no sample shape": (change_blueprint(sample_shape=[]), "samples of shape"),
+    "seed": (change_config(seed=None), "TypeError"),
+    "unknown label": (change_csv("new-1", "new-7"), "the label 'new-7'"),
+    "missing column": (change_csv("given", "taken"), "no column given"),
+    "short row": (change_csv("row 1,", ""), "4 values for 5 columns in row 2 of labels.csv"),
+    "no rows": (lambda run: replace_listed(run, "labels.csv", b""), "30 rows of features for 0 samples"),
+    "not finite in text": (change_csv("1.0000", "nan"), "not finite"),
+    "not a number": (change_csv("1.0000", "high"), "could not convert"),
+    "not finite": (change_embedding(lambda a: {"features": a["features"] * np.inf}), "not finite"),
+    "fewer features": (change_embedding(lambda a: {"features": a["features"][1:]}), "29 rows of features"),
+    "flat features": (change_embedding(lambda a: {"features": a["features"][:, 0]}), "rows of features"),
+    "fewer confidences": (change_embedding(lambda a: {"confidence": np.ones(29)}), "confidences of shape"),
+    "history of lists": (lambda run: replace_listed(run, "history.jsonl", b"[1]\n"), "without a stage"),
+    "history of text": (lambda run: replace_listed(run, "history.jsonl", b"{\n"), "must be readable"),
+    "labels of bytes": (lambda run: replace_listed(run, "labels.csv", b"\xff"), "must be readable"),
+    "not an archive": (lambda run: replace_listed(run, "embedding.npz", b"x"), "must be readable"),
+    "not an array": (lambda run: replace_listed(run, "samples.npy", b""), "must be an array of NumPy"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), MISFITS.values(), ids=MISFITS)
+def test_files_that_do_not_fit_together_give_one_clear_error_to_every_reader(change, message, tmp_path):
+    folder = make_run(tmp_path / "run", n=30)
+    read_run(folder)
+    change(folder)
+    for read in (read_run, open_run, lambda f: read_run(f, weights=False)):
+        with pytest.raises(ValueError, match=message) as caught:
+            read(folder)
+        assert str(folder) in str(caught.value)
+
+
+def test_damaged_weights_are_refused_by_whoever_reads_them(tmp_path):
+    folder = make_run(tmp_path / "run", n=30)
+    replace_listed(folder, "weights.safetensors", b"garbage")
+    with pytest.raises(ValueError, match="must be readable"):
+        read_run(folder)
+    assert read_run(folder, weights=False).weights == {}
+
+
+def test_columns_have_one_typed_entry_per_sample(tmp_path):
+    run = read_run(make_run(tmp_path / "run", n=30))
+    assert run.ids[:2] == ["row 0", "row 1"]
+    assert run.label_names.tolist() == [run.class_names[i] for i in run.class_index]
+    assert run.class_index.tolist() == [i % 5 for i in range(30)]
+    assert run.given.tolist() == (~run.new).tolist() == [i % 5 < 3 for i in range(30)]
+    assert (run.features.shape, run.features.dtype) == ((30, 8), np.float32)
+    assert (run.n_old, run.n_new, run.class_ids, run.next_class_id) == (3, 2, [0, 1, 2, 3, 4], 5)
+    assert run.sample_shape == run.samples.shape[1:]
+
+
+def test_confidence_comes_from_the_embedding_and_without_it_from_the_table(tmp_path):
+    folder = make_run(tmp_path / "run", n=30)
+    in_table = np.array([row["confidence"] for row in read_run(folder).labels], np.float32)
+    np.testing.assert_array_equal(read_run(folder).confidence, in_table)
+    exact = np.linspace(0, 1, 30, dtype=np.float32)
+    change_embedding(lambda arrays: {"confidence": exact})(folder)
+    run = read_run(folder)
+    np.testing.assert_array_equal(run.confidence, exact)
+    np.testing.assert_array_equal(open_run(folder).confidence, exact)
+    stated = {row["name"]: row["confidence"] for row in summary(run)["classes"]}
+    assert stated["new-1"] == pytest.approx(exact[3::5].mean(dtype=np.float64))
+
+
+def imports(path):
+    """Every module that a file imports, also inside functions and for types."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("package", ["runs", "explorer"])
+def test_runs_and_the_explorer_import_neither_torch_nor_an_upper_layer(package):
+    allowed = ["options", "core.metrics", "core.openworld", "inputs.kind", "data", "runs"]
+    allowed += ["explorer", "__version__"] if package == "explorer" else []
+    source = Path(read_run.__code__.co_filename).parent.parent / package
+    for path in source.glob("*.py"):
+        for name in imports(path):
+            root, _, inside = name.partition(".")
+            assert root not in ("torch", "sklearn") or path.name == "figures.py", (path, name)
+            if root == "cdknet" and inside:
+                assert any(f"{inside}.".startswith(f"{layer}.") for layer in allowed), (path, name)
+
+
 # Checkpoints
 
 
-def test_a_checkpoint_keeps_one_job_and_no_other(tmp_path):
+def test_a_checkpoint_belongs_to_one_job(tmp_path):
     FolderCheckpoint(tmp_path / "c", {"seed": 7})
-    assert not (tmp_path / "c").exists(), "nothing is written before there is something to keep"
+    assert not (tmp_path / "c").exists(), "nothing is written before there is something to save"
     first = FolderCheckpoint(tmp_path / "c", {"seed": 1, "lambda": 10.0})
     first.save("pretrain", Snapshot(1, True, {}, {"history": []}))
     FolderCheckpoint(tmp_path / "c", {"seed": 1, "lambda": 10.0})
@@ -192,7 +322,7 @@ def test_a_checkpoint_keeps_one_job_and_no_other(tmp_path):
         FolderCheckpoint(tmp_path / "d", {})
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path):
+def test_a_damaged_checkpoint_is_refused(tmp_path):
     checkpoint = FolderCheckpoint(tmp_path / "c", {})
     checkpoint.save("pretrain", Snapshot(3, True, {}, {"history": []}))
     assert checkpoint.load("pretrain").epoch == 3
@@ -201,7 +331,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         checkpoint.load("pretrain")
 
 
-def test_an_interrupted_fit_goes_on_from_its_checkpoint(tmp_path, model):
+def test_an_interrupted_fit_resumes_from_its_checkpoint(tmp_path, model):
     def stop_in_stage_2(row):
         if row["stage"] == "discover" and row["epoch"] == 2:
             raise KeyboardInterrupt
@@ -212,13 +342,13 @@ def test_an_interrupted_fit_goes_on_from_its_checkpoint(tmp_path, model):
     rows = []
     resumed = ClassDiscovery(**params, watchers=[rows.append]).fit(X, Y)
     np.testing.assert_array_equal(resumed.embedding_, model.embedding_)
-    assert (rows[0]["stage"], rows[0]["epoch"]) == ("discover", 2), "epoch 1 was kept by Ctrl-C"
+    assert (rows[0]["stage"], rows[0]["epoch"]) == ("discover", 2), "epoch 1 was saved on Ctrl-C"
     with pytest.raises(ValueError, match="Got other data"):
         ClassDiscovery(**params).fit(X + 1, Y)
     shutil.rmtree(tmp_path / "c")
 
 
-def test_fingerprints_tell_data_apart():
+def test_fingerprints_distinguish_data():
     a = np.arange(12.0).reshape(4, 3)
     prints = {fingerprint(b) for b in (a, a + 1, a.reshape(3, 4), a.astype(np.float32), a[:3])}
     assert len(prints) == 5
@@ -236,18 +366,18 @@ def test_a_fingerprint_sees_every_row_of_a_large_array():
     assert fingerprint(large[:, :0]) != fingerprint(large[:0])
 
 
-def test_a_torn_line_goes_before_the_next_is_added(tmp_path):
+def test_an_incomplete_line_is_removed_before_the_next_is_added(tmp_path):
     path = tmp_path / "lines.jsonl"
     append_jsonl(path, {"a": 1}, {"b": 2})
     with path.open("a") as file:
-        file.write('{"torn": ')
+        file.write('{"incomplete": ')
     assert read_jsonl(path) == [{"a": 1}, {"b": 2}]
     append_jsonl(path, {"c": 3})
     assert read_jsonl(path) == [{"a": 1}, {"b": 2}, {"c": 3}]
 
 
-@pytest.mark.parametrize("how", ["compressed", "promises", "objects", "no archive"])
-def test_an_archive_gives_no_more_than_it_holds(how):
+@pytest.mark.parametrize("how", ["compressed", "false header", "objects", "truncated"])
+def test_an_archive_never_yields_more_than_its_size(how):
     good = {"features": np.arange(6, dtype=np.float32).reshape(2, 3), "empty": np.zeros((0, 4))}
     buffer = io.BytesIO()
     np.savez(buffer, **good)
@@ -260,7 +390,7 @@ def test_an_archive_gives_no_more_than_it_holds(how):
         buffer = io.BytesIO()
         np.savez_compressed(buffer, features=np.zeros(10**6))
         content = buffer.getvalue()
-    elif how == "promises":
+    elif how == "false header":
         whole = io.BytesIO()
         np.lib.format.write_array_header_1_0(
             whole, {"descr": "<f4", "fortran_order": False, "shape": (10**12,)}
@@ -290,7 +420,7 @@ def test_an_archive_gives_no_more_than_it_holds(how):
         {"architecture": "another"},
     ],
 )
-def test_a_network_is_not_built_that_its_weights_cannot_fill(change):
+def test_a_network_larger_than_its_weights_is_not_built(change):
     blueprint = Blueprint("mlp", (6,), 6, 128, 3, 2, "last-two", 0.25)
     blueprint.check(50_000)
     with pytest.raises(ValueError, match="The run"):

@@ -13,7 +13,7 @@ from cdknet.core import spectral
 from cdknet.core.clustering import agreed_labels, spectral_labels
 from cdknet.core.hsic import Factor, center, gaussian_kernel, hsic, normalize_by_degree
 from cdknet.core.metrics import clustering_accuracy
-from cdknet.core.neighbors import bridged, nearest_neighbors, neighbor_graph, tear
+from cdknet.core.neighbors import bridged, nearest_neighbors, neighbor_graph, split_affinity
 from cdknet.core.spectral import (
     every_leading,
     graph_embedding,
@@ -130,7 +130,7 @@ def test_the_graphs_eigenvectors_are_those_of_its_dense_matrix():
     W = torch.maximum(W, W.T)
     for centred in (True, False):
         dense = leading_eigenpairs(normalize_by_degree(W), 4, centered=centred)
-        sparse = graph_embedding(neighbor_graph(z, 12), 4, centred=centred)
+        sparse = graph_embedding(neighbor_graph(z, 12), 4, centered=centred)
         close(sparse.values, dense.values, rtol=1e-5, atol=1e-6)
         assert subspace_turn(dense.vectors, sparse.vectors) < 1e-5
     close(neighbor_embedding(z, 4, neighbors=12).vectors, graph_embedding(neighbor_graph(z, 12), 4).vectors)
@@ -253,8 +253,8 @@ def test_a_tear_is_the_largest_share_of_edges_between_two_clusters():
         first, second = labels == a, labels == b
         volumes = dense[first].sum() * dense[second].sum()
         by_hand.append(dense[first][:, second].sum() / np.sqrt(volumes))
-    assert tear(W, labels) == pytest.approx(max(by_hand))
+    assert split_affinity(W, labels) == pytest.approx(max(by_hand))
     far, which = far_groups((80, 50))
-    assert tear(neighbor_graph(far, 7), which) < 0.005  # the edge that joins them alone
+    assert split_affinity(neighbor_graph(far, 7), which) < 0.005  # the edge that joins them alone
     torn = np.where(which == 0, np.arange(130) % 2, 2)
-    assert tear(neighbor_graph(far, 7), torn) > 0.3
+    assert split_affinity(neighbor_graph(far, 7), torn) > 0.3

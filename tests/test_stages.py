@@ -14,17 +14,17 @@ from cdknet.core.seeds import derive_seed, seeded
 from cdknet.core.spectral import spectral_embedding
 from cdknet.fit.expand import expand
 from cdknet.fit.pretrain import pretrain
-from cdknet.methods.cdknet import cluster_term, discover, label_term
-from cdknet.methods.cdknet_plus import discover_plus
-from cdknet.methods.objective import Objective, Term, climb
+from cdknet.methods import method_of
+from cdknet.methods.cdknet import cluster_term, label_term
 from cdknet.nets.architectures import build_network
 from cdknet.nets.network import embed
-from cdknet.options import DiscoverOptions, ExpandOptions, PretrainOptions
+from cdknet.training.context import FitContext
 from cdknet.training.history import History
+from cdknet.training.loop import Loop, Term, ascend
 from cdknet.training.problem import batches, stratified
 
 from contracts import MemoryCheckpoint
-from stagemaker import PLUS, PROBLEM, SECOND, TRUTH, first, led, plus, second, third
+from stagemaker import PLUS, PROBLEM, SECOND, TRUTH, first, led, plus, resolved, second, third
 
 STAGES = {"pretrain": first, "discover": second, "plus": plus, "led": led, "expand": third}
 NAMES = {name: "discover" if name in ("plus", "led") else name for name in STAGES}  # in the history
@@ -105,13 +105,13 @@ def test_a_stage_killed_anywhere_and_resumed_ends_the_same(stage, die_at):
 def test_the_networks_given_are_not_changed():
     with seeded(0):
         network = build_network((6,), 3)
+    short = {"pretrain_epochs": 1, "discover_epochs": 1, "expand_epochs": 1, "expand_steps": 0}
+    few = resolved({**SECOND, **short})
     for stage in (
-        lambda given: pretrain(given, PROBLEM, PretrainOptions(pretrain_epochs=1)),
-        lambda given: discover(given, PROBLEM, DiscoverOptions(**{**SECOND, "discover_epochs": 1})),
-        lambda given: discover_plus(given, PROBLEM, DiscoverOptions(**PLUS)),
-        lambda given: expand(
-            second()._replace(network=given), PROBLEM, ExpandOptions(expand_epochs=1, expand_steps=0)
-        ),
+        lambda given: pretrain(given, PROBLEM, few, FitContext()),
+        lambda given: method_of("cd-knet").discover(given, PROBLEM, few, FitContext()),
+        lambda given: method_of("cd-knet+").discover(given, PROBLEM, resolved(PLUS), FitContext()),
+        lambda given: expand(second()._replace(network=given), PROBLEM, few, FitContext()),
     ):
         before = {k: v.clone() for k, v in network.state_dict().items()}
         after = stage(network).network
@@ -126,7 +126,7 @@ def test_trouble_with_numbers_names_stage_and_epoch(stage):
         "plus": lambda: plus(options={"discover_learning_rate": 1e30}),
         "led": lambda: led(options={"discover_learning_rate": 1e30}),
         "discover": lambda: second(options={"discover_learning_rate": 1e30}),
-        "expand": lambda: third(learning_rate=1e30),
+        "expand": lambda: third(options={"learning_rate": 1e30}),
     }
     with pytest.raises(FloatingPointError, match=f"Stage {NAMES[stage]}, epoch"):
         wild[stage]()
@@ -209,46 +209,26 @@ def test_the_label_weight_decides_which_terms_are_there(label_weight, columns):
     assert {"hsic_U", "hsic_Y"} & history[-1].keys() == columns
 
 
-class Pull(Objective):
-    """2 x (sum of the output biases) - 3 x (their squared length), and every other step nothing at all."""
-
-    on_sphere, epochs = True, 3
-
-    def __init__(self, network):
-        self.network, self.problem, self.seed = network, PROBLEM, 0
-        self.options, self.U_rows = DiscoverOptions(**SECOND), PROBLEM.new_rows
-        self.optimizer = torch.optim.SGD(network.trainable(), lr=0.1, maximize=True)
-        self.told = []
-
-    def start(self, loop):
-        loop.facts["sigma"] = 1.0
-        self.told.append("start")
-
-    def steps(self, loop, generator):
-        bias = self.network.head.bias
-        yield {"sum": Term(bias.sum(), 2.0), "length": Term(-bias.square().sum(), 3.0)}
-        yield {}
-
-    def rest(self, loop):
-        self.told.append(f"rest {loop.epoch}")
-        return {"stop": loop.epoch == 1}
-
-    def end(self):
-        self.told.append("end")
-
-
 def test_an_objective_is_the_weighted_sum_of_its_terms_and_history_has_each_by_itself():
+    """2 x (sum of the output biases) - 3 x (their squared length), climbed for two of three epochs."""
     with seeded(0):
         network = build_network((6,), 3)
-    torch.nn.init.zeros_(network.head.bias)
-    objective, history = Pull(network), History()
-    found = climb(objective, clusterer=None, history=history, checkpoint=None)
+    bias, history = network.head.bias, History()
+    torch.nn.init.zeros_(bias)
+    optimizer = torch.optim.SGD(network.trainable(), lr=0.1, maximize=True)
+    loop = Loop("discover", FitContext(history=history), optimizer, network=network)
+    while loop.goes_on(3):
+        with loop.epoch() as epoch:
+            terms = {"sum": Term(bias.sum(), 2.0), "length": Term(-bias.square().sum(), 3.0)}
+            ascend(optimizer, terms, epoch)
+            epoch.stop = epoch.number == 1
+    loop.finish()
     # b + .1 (2 - 6 b): from 0 to .2, to .28; the third epoch is not run
-    torch.testing.assert_close(found.network.head.bias.detach(), torch.full((3,), 0.28))
+    torch.testing.assert_close(bias.detach(), torch.full((3,), 0.28))
     assert [row["sum"] for row in history] == pytest.approx([0.0, 0.6])
     assert [row["length"] for row in history] == pytest.approx([0.0, -3 * 0.04])
-    assert objective.told == ["start", "rest 0", "rest 1", "end"]
-    assert (found.U, found.U_rows, found.sigma) == (None, None, 1.0)
+    assert loop.done
+    assert not loop.cut_short
 
 
 def test_the_objective_rises():
@@ -257,8 +237,8 @@ def test_the_objective_rises():
     from cdknet.core.spectral import median_distance, spectral_embedding
 
     start = first().network
-    options = DiscoverOptions(**{**SECOND, "discover_epochs": 1, "label_weight": 0.0})
-    end = discover(start, PROBLEM, options)
+    options = resolved({**SECOND, "discover_epochs": 1, "label_weight": 0.0})
+    end = method_of("cd-knet").discover(start, PROBLEM, options, FitContext())
     rows = end.U_rows
     z0 = embed(start, PROBLEM.inputs, rows, normalize=True).features
     sigma = options.sigma_scale * median_distance(z0)
@@ -310,9 +290,9 @@ def test_other_clusterers_can_be_passed_in(clusterer):
 @pytest.mark.parametrize(
     ("clusterer", "message"),
     [
-        (lambda z, k, seed: np.zeros(3, dtype=int), "one whole number a sample"),
+        (lambda z, k, seed: np.zeros(3, dtype=int), "one whole number per sample"),
         (lambda z, k, seed: np.full(len(z), k), "must return labels in 0"),
-        (lambda z, k, seed: np.full(len(z), 0.5), "one whole number a sample"),
+        (lambda z, k, seed: np.full(len(z), 0.5), "one whole number per sample"),
     ],
 )
 def test_a_clusterer_that_breaks_its_promise_is_named(clusterer, message):
@@ -340,8 +320,7 @@ def test_a_graph_of_neighbours_finds_the_classes_too():
 @pytest.mark.parametrize("strategy", ["last", "last-two", "all"])
 def test_expansion_learns_the_pseudo_labels_and_keeps_the_old_classes(strategy):
     found = second(options={"discover_epochs": 16, "label_weight": 1.0, "sigma_scale": 0.3})
-    options = ExpandOptions(expand_epochs=50, expand_steps=0, expansion=strategy)
-    result = expand(found, PROBLEM, options)
+    result = third(options={"expand_epochs": 50, "expansion": strategy}, found=found)
     logits = embed(result.network, PROBLEM.inputs, normalize=False).logits
     assert logits.shape[1] == 5
     assert (logits[PROBLEM.old_rows].argmax(1) == PROBLEM.old_targets).float().mean() > 0.95
@@ -355,11 +334,11 @@ def test_expansion_shows_views_where_there_are_some_and_then_samples_as_they_are
         calls.append(len(x))
         return x + 0.1 * torch.randn(x.shape, generator=generator)
 
-    options = ExpandOptions(expand_epochs=2, expand_steps=0)
-    result = expand(second(), PROBLEM, options, views=own)
+    options = {"expand_epochs": 2, "replay": 1.0}
+    result = third(options=options, views=own)
     # One of two epochs, and all of the old samples too.
     assert sum(calls) == len(PROBLEM.new_rows) + len(PROBLEM.old_rows)
-    assert not torch.equal(weights(result), weights(expand(second(), PROBLEM, options)))
+    assert not torch.equal(weights(result), weights(third(options=options)))
 
 
 def test_with_views_the_rate_falls_to_nothing_and_every_layer_learns_at_it(monkeypatch):
@@ -372,15 +351,16 @@ def test_with_views_the_rate_falls_to_nothing_and_every_layer_learns_at_it(monke
 
     found = second()
     monkeypatch.setattr(torch.optim, "Adam", Watched)
-    options, few = ExpandOptions(expand_epochs=3, expand_steps=0), {"batch_size": 96, "learning_rate": 0.01}
-    expand(found, PROBLEM, options, views=lambda x, generator: x, **few)
+    few = {"expand_epochs": 3, "batch_size": 96, "learning_rate": 0.01}
+    ours = {**few, **{name: resolved(PLUS).__dict__[name] for name in ("replay", "slow_rate")}}
+    third(options=ours, views=lambda x, generator: x, found=found)
     shown = len(PROBLEM.new_rows) + len(PROBLEM.old_rows)
     steps = 3 * math.ceil(shown / 96)
     assert len(Watched.rates) == steps
     for step, (grown, kept) in enumerate(Watched.rates):
         assert grown == kept == pytest.approx(0.01 * min(1.0, 1.5 * (1 - step / steps)))
     Watched.rates.clear()
-    expand(found, PROBLEM, options, **few)  # the paper's: a tenth for earlier layers, and no change
+    third(options=few, found=found)  # the paper's: a tenth for earlier layers, and no change
     assert all(pair == pytest.approx([0.01, 0.001]) for pair in Watched.rates)
 
 
@@ -388,7 +368,7 @@ def test_layers_that_did_not_grow_move_slowly():
     start = second()
     moved = {}
     for rate in (0.0, 0.1, 1.0):
-        end = expand(start, PROBLEM, ExpandOptions(expand_epochs=2, expand_steps=0, slow_rate=rate))
+        end = third(options={"expand_epochs": 2, "slow_rate": rate}, found=start)
         pairs = zip(start.network.trunk.parameters(), end.network.trunk.parameters(), strict=True)
         moved[rate] = sum(float((a - b).detach().square().sum()) for a, b in pairs)
     assert moved[0.0] == 0 < moved[0.1] < moved[1.0] / 5
@@ -399,7 +379,7 @@ def test_a_small_set_gets_at_least_so_many_steps():
     third(options={"expand_steps": 11}, history=history)  # 96 new and 30 old samples: one step an epoch
     assert len(history) == 11
     history = History()
-    third(options={"expand_steps": 11}, history=history, batch_size=63)  # two steps an epoch
+    third(options={"expand_steps": 11, "batch_size": 63}, history=history)  # two steps an epoch
     assert len(history) == 6
 
 

@@ -1,4 +1,4 @@
-"""Choosing without peeking: what is tried, what is kept, and that the search can be taken up again."""
+"""Choosing without peeking: what is tried, what is selected, and that the search can be resumed."""
 
 import json
 
@@ -10,20 +10,21 @@ from sklearn.cluster import KMeans
 from cdknet import ClassDiscovery
 from cdknet.cli import main
 from cdknet.core.metrics import clustering_accuracy
-from cdknet.fit.pipeline import Parts
-from cdknet.options import DiscoverOptions
+from cdknet.fit.plan import resolve
 from cdknet.runs.format import read_run
 from cdknet.runs.summary import summary
 from cdknet.training.budget import Budget
+from cdknet.training.context import FitContext
 from cdknet.training.history import History
 from cdknet.trust.confidence import not_calibrated
-from cdknet.trust.rehearsal import NoRehearsal, Rehearsal, plan_folds, rehearse, reread
-from cdknet.trust.tune import CANDIDATES, better_half, choose, distinct, only_cuts, tune
+from cdknet.trust.rehearsal import NoRehearsal, Rehearsal, plan_folds, recluster, rehearse
+from cdknet.trust.tune import CANDIDATES, better_half, choose, only_clusters, tune
+from cdknet.trust.tune import distinct as distinct_trials
 
 from contracts import blob_problem
 
 X, Y, TRUTH = blob_problem(n=160, n_old=5, n_new=2)
-PARAMS = ClassDiscovery(n_new_classes=2).get_params()
+PARAMS = ClassDiscovery(n_new_classes=2).checked_params()
 
 
 @pytest.fixture
@@ -31,10 +32,11 @@ def fits(monkeypatch):
     """A stand-in for the fits: the lower the label weight, the more is right. It lists what was asked."""
     asked = []
 
-    def rehearse(X, targets, fold, params, parts, **rest):
-        asked.append((params["label_weight"], params["method"], fold.number))
+    def rehearse(X, targets, fold, plan, context):
+        weight, method = getattr(plan.options, "label_weight", 10.0), plan.method.name
+        asked.append((weight, method, fold.number))
         truth = np.arange(100) % 2
-        wrong = int(params["label_weight"]) + 3 * (params["method"] == "cd-knet")
+        wrong = int(weight) + 3 * (method == "cd-knet")
         labels = np.where(np.arange(100) < wrong, 1 - truth, truth)
         return Rehearsal(truth, labels, torch.eye(2)[torch.from_numpy(labels)])
 
@@ -48,8 +50,13 @@ CUTS = 2  # candidates that need no fit of their own
 FITS = [TRIED - CUTS, 6, 3]  # of a fold: the better half goes on
 
 
-def run(**changes):
-    return tune(X, Y.astype(np.int64), PARAMS, Parts(), **{"folds": 2, "history": History(), **changes})
+def run(history=None, seed=0, **changes):
+    context = FitContext(seed=seed, history=history or History())
+    return tune(X, Y.astype(np.int64), PARAMS, context, **{"folds": 2, **changes})
+
+
+def distinct(params, shape, n_old_classes, **parts):
+    return distinct_trials(CANDIDATES, params, shape, n_old_classes, FitContext(**parts))
 
 
 def test_the_better_half_is_tried_on_the_next_fold_and_the_best_is_kept(fits):
@@ -71,10 +78,10 @@ def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
 
     working = module.rehearse
 
-    def failing(X, targets, fold, params, parts, **rest):
-        if params["label_weight"] == 0:
+    def failing(X, targets, fold, plan, context):
+        if getattr(plan.options, "label_weight", 10.0) == 0:
             raise FloatingPointError("nan")
-        return working(X, targets, fold, params, parts, **rest)
+        return working(X, targets, fold, plan, context)
 
     monkeypatch.setattr("cdknet.trust.tune.rehearse", failing)
     report = run()
@@ -83,23 +90,28 @@ def test_a_candidate_that_cannot_be_fitted_is_not_chosen(fits, monkeypatch):
 
 
 def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
-    few, many = (distinct(CANDIDATES, PARAMS, (6,), n) for n in (5, 50))
+    few, many = (distinct(PARAMS, (6,), n) for n in (5, 50))
     assert set(CANDIDATES) - set(few) == {"views lead", "views low", "views of vectors"}
     assert set(CANDIDATES) - set(many) == {"no views", "old labels lead", "views of vectors"}
-    assert "views of vectors" in distinct(CANDIDATES, PARAMS, (28, 28), 5)
-    own = distinct(CANDIDATES, PARAMS, (28, 28), 5, ["views", "readout", "network"])  # a user's own parts
+    assert "views of vectors" in distinct(PARAMS, (28, 28), 5)
+    parts = {
+        "views": lambda x, generator: x,
+        "clusterer": lambda z, k, seed: z,
+        "encoder": torch.nn.Flatten(),
+    }
+    own = distinct(PARAMS, (28, 28), 5, **parts)
     missing = {"views of vectors", "one spectral cut", "k-means", "paper's network", "k-means on samples"}
     assert set(CANDIDATES) - set(own) == {"views lead", *missing}
-    heads = distinct(CANDIDATES, {**PARAMS, "readout": "heads"}, (6,), 5)
+    heads = distinct({**PARAMS, "readout": "heads"}, (6,), 5)
     assert {"paper", "k-means", "one spectral cut"} <= set(heads)
-    asked = distinct(CANDIDATES, {**PARAMS, "lead": "labels"}, (6,), 5)
+    asked = distinct({**PARAMS, "lead": "labels"}, (6,), 5)
     without = set(CANDIDATES) - set(asked)
     missing = {"old labels lead", "no old labels", "no views", "views of vectors"}
     assert without == missing  # without labels none can lead, and views have no weight
     with pytest.raises(
         ValueError, match="label_weight must be above 0"
     ):  # asked for: no other is taken for it
-        distinct(CANDIDATES, {**PARAMS, "lead": "labels", "label_weight": 0.0}, (6,), 5)
+        distinct({**PARAMS, "lead": "labels", "label_weight": 0.0}, (6,), 5)
 
 
 def test_ties_go_to_the_options_as_given_and_steadiness_counts():
@@ -130,38 +142,42 @@ def test_what_was_dropped_on_the_way_is_not_chosen_and_the_options_as_given_neve
     "changes",
     [{}, {"method": "cd-knet", "normalize_features": False, "pretrain_epochs": 4, "discover_epochs": 4}],
 )
-def test_another_cut_of_the_same_features_is_what_a_fit_with_that_readout_finds(changes):
+def test_another_clustering_of_the_same_features_is_what_a_fit_with_that_readout_finds(changes):
     params = PARAMS | {"view_steps": 20, "head_steps": 20} | changes
-    plan = plan_folds(Y.astype(np.int64), 2, folds=1, seed=0)[0]
+    fold, context = plan_folds(Y.astype(np.int64), 2, folds=1, seed=0)[0], FitContext(seed=3)
+
+    def planned(**other):
+        return resolve(params | other, (6,), 5, context)
 
     def rehearsed(readout):
-        options = params | {"readout": readout}
-        return rehearse(X, Y.astype(np.int64), plan, options, Parts(), seed=3, history=History())
+        return rehearse(X, Y.astype(np.int64), fold, planned(readout=readout), context)
 
     first = rehearsed("agreed")
     for readout in ("spectral", "k-means"):
-        cut = reread(first, plan, DiscoverOptions.pick(params | {"readout": readout}), seed=3)
-        np.testing.assert_array_equal(cut.labels, rehearsed(readout).labels)
-    assert only_cuts(params, params | {"readout": "spectral"})
-    assert not only_cuts(params, params | {"readout": "heads"})
-    assert not only_cuts(params, params | {"readout": "spectral", "heads": 0})
+        found = recluster(first, fold, planned(readout=readout), 3)
+        np.testing.assert_array_equal(found.labels, rehearsed(readout).labels)
+    assert only_clusters(planned(), planned(readout="spectral"))
+    assert not only_clusters(planned(), planned(readout="spectral", label_weight=3.0))
+    if not changes:
+        assert not only_clusters(planned(), planned(readout="heads"))
+        assert not only_clusters(planned(), planned(readout="spectral", heads=0))
 
 
 def test_finished_fits_are_not_done_again(fits, tmp_path):
-    first = run(kept=tmp_path / "fits.jsonl")
+    first = run(finished=tmp_path / "fits.jsonl")
     lines = (tmp_path / "fits.jsonl").read_text().splitlines()
     (tmp_path / "fits.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:9]]))  # torn by a crash
     fits.clear()
-    assert run(kept=tmp_path / "fits.jsonl") == first
+    assert run(finished=tmp_path / "fits.jsonl") == first
     assert len(fits) == 1
     fits.clear()
-    run(kept=tmp_path / "other.jsonl", seed=1)
+    run(finished=tmp_path / "other.jsonl", seed=1)
     assert len(fits) == sum(FITS[:2])
 
 
 def test_too_few_old_classes_are_named(fits):
     with pytest.raises(NoRehearsal, match="4 old classes"):
-        tune(X, Y % 2, PARAMS, Parts(), folds=2, history=History())
+        tune(X, Y % 2, PARAMS, FitContext(), folds=2)
 
 
 def test_the_command_line_writes_the_report_and_prints_a_table(fits, tmp_path, capsys):
@@ -203,8 +219,8 @@ def test_a_fit_can_choose_its_options_first(fits, tmp_path):
 def test_a_fit_is_not_calibrated_on_the_folds_that_chose_its_options(fits, monkeypatch):
     seeds = []
     monkeypatch.setattr(
-        "cdknet.estimators.calibrate",
-        lambda *a, seed, **k: seeds.append(seed) or not_calibrated("this is a test"),
+        "cdknet.trust.whole_fit.calibrate",
+        lambda *given: seeds.append(given[-1].seed) or not_calibrated("this is a test"),
     )
     for choice in ("off", "old-classes"):
         ClassDiscovery(**{**FEW, "calibrate": True}, tune=choice, random_state=7).fit(X, Y)
@@ -220,15 +236,15 @@ def test_a_fit_chooses_within_a_time_budget_unless_told_not_to(fits):
 
 
 def test_what_choosing_leaves_is_shared_out_anew(fits, monkeypatch):
-    from cdknet import estimators as estimator
+    from cdknet.trust import whole_fit
 
-    left, working = {}, estimator.run_stages
+    left, working = {}, whole_fit.run_stages
 
-    def run_stages(*args, history, **rest):
-        left.update({stage: history.budget.left(stage) for stage in ("discover", "expand")})
-        return working(*args, history=history, **rest)
+    def run_stages(problem, plan, context):
+        left.update({stage: context.history.budget.left(stage) for stage in ("discover", "expand")})
+        return working(problem, plan, context)
 
-    monkeypatch.setattr("cdknet.estimators.run_stages", run_stages)
+    monkeypatch.setattr("cdknet.trust.whole_fit.run_stages", run_stages)
     ClassDiscovery(**FEW, random_state=0, time_budget="1h").fit(X, Y)
     assert left["discover"] == pytest.approx(3600 * 5 / 7, rel=0.02)  # .5 and .2, no calibration
     assert left["expand"] == pytest.approx(3600, rel=0.02)
@@ -274,7 +290,7 @@ def test_a_fit_that_is_taken_up_keeps_to_what_was_chosen(fits, monkeypatch, tmp_
     with pytest.raises(KeyboardInterrupt):
         ClassDiscovery(**options, watchers=[interrupt]).fit(X, Y)
     other = {"tried": [], "chosen": "paper", "options": {"method": "cd-knet"}, "why": "", "hidden": []}
-    monkeypatch.setattr("cdknet.estimators.search", lambda *args, **rest: other)
+    monkeypatch.setattr("cdknet.trust.whole_fit.tune", lambda *args, **rest: other)
     model = ClassDiscovery(**options).fit(X, Y)
     assert model.tuning_["chosen"] == "no old labels"
     assert model.spent_["tune"] > 0
@@ -291,17 +307,18 @@ def test_what_was_chosen_is_what_a_run_says_it_used(fits, tmp_path):
 
 def test_a_method_is_tried_with_options_that_it_reads():
     always = {"as given", "k-means on samples"}
-    assert "k-means on samples" not in distinct(CANDIDATES, {**PARAMS, "novelty": True}, (6,), 5)
-    assert "k-means on samples" not in distinct(CANDIDATES, PARAMS, (6,), 5, ["readout"])
-    assert set(distinct(CANDIDATES, {**PARAMS, "method": "dec"}, (6,), 5)) == {*always, "paper"}
-    paper = distinct(CANDIDATES, {**PARAMS, "method": "cd-knet"}, (6,), 5)
+    novelty = {**PARAMS, "novelty": True, "method": "dec"}
+    assert "k-means on samples" not in distinct(novelty, (6,), 5)
+    assert "k-means on samples" not in distinct(PARAMS, (6,), 5, clusterer=lambda z, k, seed: z)
+    assert set(distinct({**PARAMS, "method": "dec"}, (6,), 5)) == {*always, "paper"}
+    paper = distinct({**PARAMS, "method": "cd-knet"}, (6,), 5)
     assert set(paper) == {*always, "no old labels", "old labels low", "one spectral cut"}
 
 
 def test_k_means_on_samples_is_a_candidate_that_can_be_rehearsed_and_fitted():
     options = {**PARAMS, **CANDIDATES["k-means on samples"], "n_new_classes": 2, "calibrate": False}
     fold = plan_folds(Y.astype(np.int64), 2, folds=1, seed=0)[0]
-    found = rehearse(X, Y.astype(np.int64), fold, options, Parts(), seed=0, history=History())
+    found = rehearse(X, Y.astype(np.int64), fold, resolve(options, (6,), 5, FitContext()), FitContext())
     assert found.accuracy == 1
     model = ClassDiscovery(**options).fit(X, Y)
     assert clustering_accuracy(TRUTH[Y < 0], model.labels_[Y < 0]) == 1
@@ -310,7 +327,7 @@ def test_k_means_on_samples_is_a_candidate_that_can_be_rehearsed_and_fitted():
 
 def test_a_clusterer_that_counts_for_itself_cannot_be_rehearsed(fits):
     with pytest.raises(NoRehearsal, match="a number of classes of its own"):
-        tune(X, Y.astype(np.int64), PARAMS, Parts(clusterer=KMeans(2)), history=History())
+        tune(X, Y.astype(np.int64), PARAMS, FitContext(clusterer=KMeans(2)))
     assert not fits
 
 
@@ -371,9 +388,9 @@ def test_only_what_the_budget_left_time_for_counts(fits, monkeypatch):
     tried = [line["candidate"] for line in report["tried"]]
     assert tried == ["as given", "no old labels", "one spectral cut", "k-means"]
     assert report["chosen"] == "no old labels"
-    report = run(
-        history=clock.history(0.5), candidates={"as given": {}, "no old labels": {"label_weight": 0.0}}
-    )
+    few = {name: CANDIDATES[name] for name in ("as given", "no old labels")}
+    monkeypatch.setattr("cdknet.trust.tune.CANDIDATES", few)
+    report = run(history=clock.history(0.5))
     assert report["options"] == {}
     assert "time budget" in report["why"]
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from cdknet.nets.augment import VIEWS, check_views, choose_views, grey_views, radio_views, view_function
-from cdknet.options import DiscoverOptions
+from cdknet.inputs.kind import kind_of
+from cdknet.nets.augment import VIEWS, check_views, grey_views, radio_views, view_function
 
 SHAPES = {"grey": (12, 12), "colour": (3, 12, 12), "radio": (2, 64), "vectors": (9,)}
 
@@ -71,14 +71,14 @@ def test_grey_views_do_not_depend_on_the_unit_of_a_picture():
 def test_views_of_a_user_may_work_in_place_and_must_keep_the_shape():
     x = batch("vectors")
     kept = x.clone()
-    view = view_function(DiscoverOptions(), lambda x, generator: x.add_(1), (9,))
+    view = view_function("vectors", lambda x, generator: x.add_(1))
     assert torch.equal(view(x, torch.Generator()), kept + 1)
     assert torch.equal(x, kept)
-    doubled = view_function(DiscoverOptions(), lambda x, generator: x.double(), (9,))
+    doubled = view_function("vectors", lambda x, generator: x.double())
     assert doubled(x, torch.Generator()).dtype == torch.float32
     for bad, got in ((lambda x, g: x[:3], r"shape \(3, 9\)"), (lambda x, g: x.numpy(), "ndarray")):
         with pytest.raises(ValueError, match=rf"views must return a tensor .* \(20, 9\)\. Got {got}"):
-            view_function(DiscoverOptions(), bad, (9,))(x, torch.Generator())
+            view_function("vectors", bad)(x, torch.Generator())
 
 
 def test_a_turn_in_phase_keeps_the_power():
@@ -100,7 +100,7 @@ def test_radio_views_keep_most_of_the_phase():
 
 def test_views_that_do_not_suit_are_refused():
     check_views("grey", (3, 8, 8))
-    for kind, shape in (("colour", (8, 8)), ("radio", (8, 8)), ("grey", (9,))):
+    for kind, shape in (("colour", (8, 8)), ("radio", (8, 8)), ("radio", (2, 20)), ("grey", (9,))):
         with pytest.raises(ValueError, match=f"views='{kind}' must suit"):
             check_views(kind, shape)
 
@@ -113,7 +113,10 @@ def test_views_that_do_not_suit_are_refused():
         ((3, 32, 32), "colour"),
         ((2, 198), "radio"),
         ((64,), "vectors"),
+        ((4, 4), "vectors"),
+        ((3, 5, 8), "vectors"),
+        ((2, 31), "vectors"),
     ],
 )
 def test_auto_picks_by_shape(shape, kind):
-    assert choose_views(shape) == kind
+    assert kind_of(shape).value == kind

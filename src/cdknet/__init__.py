@@ -4,16 +4,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-__all__ = ["ClassDiscovery", "__version__"]
+__version__ = "0.2.0"
+_ESTIMATORS = (
+    *("ClassDiscovery", "CDKNet", "CDKNetPlus", "DAC", "DEC", "Pairwise", "SSCD", "SSCDDynamic"),
+    "Spectral",
+)
+__all__ = [
+    "DAC",
+    "DEC",
+    "SSCD",
+    "CDKNet",
+    "CDKNetPlus",
+    "ClassDiscovery",
+    "Pairwise",
+    "SSCDDynamic",
+    "Spectral",
+    "__version__",
+]
 
 if TYPE_CHECKING:
-    from cdknet.estimators import ClassDiscovery
+    from cdknet.estimators import (
+        DAC,
+        DEC,
+        SSCD,
+        CDKNet,
+        CDKNetPlus,
+        ClassDiscovery,
+        Pairwise,
+        Spectral,
+        SSCDDynamic,
+    )
 
 
 def __getattr__(name: str) -> Any:  # torch and scikit-learn take seconds to import: only when they are used
-    if name == "ClassDiscovery":
-        from cdknet.estimators import ClassDiscovery
+    if name in _ESTIMATORS:
+        from cdknet import estimators
 
-        return ClassDiscovery
+        return getattr(estimators, name)
     raise AttributeError(f"module 'cdknet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,10 +1,10 @@
 """Coverage-guided fuzzing of every reader with atheris. Not collected by pytest; run it by hand:
 
-    python tests/data/fuzz_readers.py --seconds 120             every kind in turn
+    python tests/data/fuzz_readers.py --seconds 120             every kind, one after another
     python tests/data/fuzz_readers.py --seconds 600 --kind npz  one kind
 
-The law is that of test_reader_contract.py: sound samples, or one ValueError that names the file; within
-20 seconds and within 1 GB. An input that breaks it is written to the working folder as crash-...
+The contract is that of test_reader_contract.py: valid samples, or one ValueError that names the file, within
+20 seconds and 1 GB. An input that breaks it is written to the working folder as crash-...
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KINDS = (
 
 
 def fuzz(kind: str, seconds: int) -> None:
-    """Fuzz one reader in this process. Does not return."""
+    """Fuzz one reader in this process. It does not return."""
     import atheris
 
     with atheris.instrument_imports(include=["cdknet.data", "zipfile", "csv", "gzip", "PIL"]):
@@ -56,7 +56,7 @@ def fuzz(kind: str, seconds: int) -> None:
             if type(error) is not ValueError or path.name not in str(error):
                 raise RuntimeError(f"an error that does not name the file: {error!r}") from error
             return
-        specimens.check_sound(samples, len(content))
+        specimens.check_valid(samples, len(content))
 
     options = [f"-max_total_time={seconds}", "-timeout=20", "-rss_limit_mb=1536", "-max_len=16384"]
     options += ["-print_final_stats=0", "-verbosity=1"]
@@ -67,7 +67,7 @@ def fuzz(kind: str, seconds: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--seconds", type=int, default=60, help="time for each kind [%(default)s]")
-    parser.add_argument("--kind", choices=KINDS, help="one kind; unset: all, one after the other")
+    parser.add_argument("--kind", choices=KINDS, help="one kind; default: all, one after another")
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.here:
@@ -76,7 +76,7 @@ def main() -> int:
     failed = []
     for kind in [args.kind] if args.kind else KINDS:
         command = [sys.executable, str(HERE), "--here", "--kind", kind, "--seconds", str(args.seconds)]
-        with tempfile.TemporaryDirectory() as scratch:  # the fuzzer ends its process without tidying up
+        with tempfile.TemporaryDirectory() as scratch:  # the fuzzer exits without cleaning up
             env = {**os.environ, "TMPDIR": scratch}
             done = subprocess.run(command, env=env, capture_output=True, text=True)
         log = done.stderr.splitlines()

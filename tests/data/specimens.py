@@ -1,4 +1,4 @@
-"""One small sound file of every kind, all holding the same samples, and what must hold of anything read."""
+"""One small valid file of every kind, all with the same samples, and what must hold for anything read."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from cdknet.data.checks import FREE_BYTES, MAX_EXPANSION
 
 
 class Specimen(NamedTuple):
-    """How to make a file of a kind from samples and labels, and how to read it back."""
+    """How to write a file of one kind from samples and labels, and how to read it back."""
 
     suffix: str
     make: Callable[[Path, np.ndarray, np.ndarray], None]
     read: Callable[..., Samples]
     has_labels: bool
-    is_text: bool = False  # a text file that is cut short can still be sound
-    ends_exactly: bool = True  # bytes after the end are noticed
+    is_text: bool = False  # a truncated text file can still be valid
+    ends_exactly: bool = True  # extra bytes at the end are detected
 
 
 def some_samples(n: int = 7, side: int = 4, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Grey images (n, side, side) and labels 0, 1, 2 with the last third unlabelled."""
+    """Grey images (n, side, side) and labels 0, 1, 2; the last third is unlabelled."""
     rng = np.random.default_rng(seed)
     y = np.where(np.arange(n) < 2 * n // 3, np.arange(n) % 3, -1)
     return rng.integers(0, 256, (n, side, side), dtype=np.uint8), y
@@ -81,7 +81,7 @@ def one_image(path: Path, X: np.ndarray, y: np.ndarray) -> None:
 
 
 def read_alone(path: Path) -> Samples:
-    """The folder reader on a folder that holds just this image (or whatever lies at `path`)."""
+    """The folder reader on a folder with only this image (or whatever is at `path`)."""
     if not path.exists() or path.is_dir() or not path.is_file():
         images._header_size(path)
     return images.read_images(path.parent)
@@ -99,7 +99,7 @@ SPECIMENS = {
         lambda p, X, y: p.write_bytes(gzip.compress(idx_bytes(X))),
         binaries.read_idx,
         False,
-        ends_exactly=False,  # gzip allows zeros after its end
+        ends_exactly=False,  # gzip allows zeros at its end
     ),
     "cifar": Specimen(".bin", make_cifar, binaries.read_cifar, True),
     "csv": Specimen(".csv", make_csv, tables.read_csv, True, is_text=True),
@@ -111,8 +111,8 @@ SPECIMENS = {
 }
 
 
-def check_sound(samples: Samples, file_bytes: int) -> None:
-    """What holds of everything that a reader hands back, however odd the file."""
+def check_valid(samples: Samples, file_bytes: int) -> None:
+    """What holds for everything that a reader returns, however odd the file."""
     n = len(samples.X)
     assert n >= 1
     assert samples.X.dtype.kind in "iuf"

@@ -1,4 +1,4 @@
-"""Folders of images: the layout, the one resize rule, grey or colour, and pictures that are not harmless."""
+"""Folders of images: the layout, the resize rule, grey or colour, and harmful images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_flat_folder_has_no_labels(tmp_path):
     assert samples.y is None
     assert samples.ids.tolist() == ["0.png", "1.png", "2.png"]
     np.testing.assert_array_equal(samples.X, X)
-    assert samples.notes == ("kept at 8 x 8 pixels: every image has this size", "grey: no image has colour")
+    assert samples.notes == ("not resized: every image has 8 x 8 pixels", "grey: no image has colour")
 
 
 def test_class_folders_are_labels_and_the_unlabelled_folder_is_none(tmp_path):
@@ -50,17 +50,17 @@ def test_resizing_keeps_a_constant_image_constant_and_the_centre_central(shape, 
     assert samples.X.shape == (2, 16, 16)
     assert (samples.X[samples.y == "constant"] == 77).all()
     inner = samples.X[samples.y == "centred"][0, 2:-2, 2:-2]
-    assert np.abs(inner.astype(int) - 200).max() <= 20  # what lies outside the centre square is cut away
+    assert np.abs(inner.astype(int) - 200).max() <= 20  # everything outside the centre square is cropped
 
 
-def test_one_resize_rule_is_stated(tmp_path):
+def test_the_notes_state_the_resize_rule(tmp_path):
     save(tmp_path / "a.png", np.zeros((20, 30)))
     assert data.open(tmp_path).X.shape == (1, 20, 30)
     save(tmp_path / "b.png", np.zeros((30, 20)))
     samples = data.open(tmp_path)
     assert samples.X.shape == (2, 32, 32)
     assert samples.notes[0].startswith("resized to 32 x 32 (sizes differ): shorter side scaled to 32")
-    assert data.open(tmp_path, image_size=20).notes[0].startswith("resized to 20 x 20 (as asked)")
+    assert data.open(tmp_path, image_size=20).notes[0].startswith("resized to 20 x 20 (as requested)")
     (tmp_path / "b.png").unlink()
     save(tmp_path / "a.png", np.zeros((65, 65)))
     assert data.open(tmp_path).notes[0].startswith("resized to 32 x 32 (larger than 64 pixels)")
@@ -76,14 +76,14 @@ def test_colour_is_decided_once_for_the_folder(tmp_path):
     save(tmp_path / "zebra" / "late.png", coloured)
     samples = data.open(tmp_path)
     assert samples.X.shape == (7, 3, 8, 8)
-    assert "colour: at least one image is" in samples.notes
+    assert "colour: at least one image has colour" in samples.notes
     np.testing.assert_array_equal(samples.X[-1], coloured.transpose(2, 0, 1))
     for i, name in enumerate(samples.ids[:-1]):
         grey = X[int(name.split("/")[1].removesuffix(".png"))]
         np.testing.assert_array_equal(samples.X[i], np.stack([grey] * 3))
 
 
-def test_size_and_colour_may_be_stated(tmp_path):
+def test_size_and_colour_can_be_requested(tmp_path):
     coloured = np.zeros((8, 8, 3))
     coloured[..., 0] = 250
     save(tmp_path / "a.png", coloured)
@@ -95,8 +95,8 @@ def test_size_and_colour_may_be_stated(tmp_path):
     assert data.open(tmp_path, shape=(1, 8, 8)).X.shape == (2, 1, 8, 8)
     (tmp_path / "a.png").unlink()
     np.testing.assert_array_equal(data.open(tmp_path, shape=(3, 8, 8)).X, np.full((1, 3, 8, 8), 7))
-    kept = data.open(tmp_path, shape=(20, 30))
-    assert kept.notes == ("kept at 20 x 30 pixels: every image has this size", "grey: as asked")
+    same = data.open(tmp_path, shape=(20, 30))
+    assert same.notes == ("not resized: every image has 20 x 30 pixels", "grey: as requested")
     for shape in ((2, 198), (4, 8, 8), (64,), (8, 5000)):
         refused(tmp_path, "shape must be height x width", shape=shape)
     refused(tmp_path, "without image_size", shape=(8, 8), image_size=8)
@@ -108,13 +108,13 @@ def test_a_colour_file_without_colour_is_grey(tmp_path):
     np.testing.assert_array_equal(data.open(tmp_path).X[0], grey)
 
 
-def test_transparency_is_shown_on_white_and_said(tmp_path):
+def test_transparency_is_shown_on_white_and_noted(tmp_path):
     pixels = np.zeros((8, 8, 4))
     pixels[:4, :, 3] = 255
     save(tmp_path / "a.png", pixels)
     samples = data.open(tmp_path)
     np.testing.assert_array_equal(samples.X[0], np.repeat([0, 255], 4)[:, None] * np.ones((1, 8)))
-    assert "transparency in 1 images shown on white" in samples.notes
+    assert "1 images with transparency shown on white" in samples.notes
 
 
 def test_sixteen_bit_images_are_scaled_not_clipped(tmp_path):
@@ -127,7 +127,7 @@ def test_photographs_are_turned_upright(tmp_path):
     pixels = np.zeros((8, 16), np.uint8)
     pixels[:, 8:] = 255  # right half white
     turned = Image.Exif()
-    turned[0x0112] = 6  # to be turned a quarter clockwise
+    turned[0x0112] = 6  # rotate a quarter turn clockwise
     Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=turned, quality=95)
     X = data.open(tmp_path).X[0]
     assert X.shape == (16, 8)
@@ -135,7 +135,7 @@ def test_photographs_are_turned_upright(tmp_path):
     assert X[9:].mean() > 245
 
 
-def test_files_that_are_not_images_are_left_out_and_said(tmp_path):
+def test_files_that_are_not_images_are_left_out_and_noted(tmp_path):
     save(tmp_path / "cat" / "a.png", np.zeros((8, 8)))
     (tmp_path / "cat" / "notes.txt").write_text("x")
     (tmp_path / "README.md").write_text("x")
@@ -145,7 +145,7 @@ def test_files_that_are_not_images_are_left_out_and_said(tmp_path):
     assert "2 files that are not images were left out: README.md, cat/notes.txt" in samples.notes
 
 
-def test_layouts_that_leave_doubt_are_refused(tmp_path):
+def test_ambiguous_layouts_are_refused(tmp_path):
     refused(tmp_path, r"must hold images .*Got neither")
     (tmp_path / "cat").mkdir()
     refused(tmp_path, "class folder cat/ must hold an image")
@@ -160,10 +160,10 @@ def test_layouts_that_leave_doubt_are_refused(tmp_path):
 def test_another_format_under_an_image_name_is_refused(tmp_path):
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "a.gif")
     (tmp_path / "a.gif").rename(tmp_path / "a.png")
-    refused(tmp_path, r"a\.png: not a sound PNG, JPEG or WebP image")
+    refused(tmp_path, r"a\.png: not a valid PNG, JPEG or WebP image")
 
 
-def test_a_file_name_with_odd_characters_is_kept(tmp_path):
+def test_a_file_name_with_odd_characters_is_unchanged(tmp_path):
     save(tmp_path / "größe 1, «a».png", np.zeros((8, 8)))
     assert data.open(tmp_path).ids.tolist() == ["größe 1, «a».png"]
 

@@ -1,4 +1,4 @@
-"""The law for every reader: a sound file, or one ValueError that names the file. Never anything else."""
+"""The contract for every reader: valid samples, or one ValueError that names the file, nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from specimens import SPECIMENS, Specimen, check_sound, some_samples
+from specimens import SPECIMENS, Specimen, check_valid, some_samples
 
 from cdknet.data import Samples
 
@@ -30,14 +30,14 @@ def made(kind: str, folder: Path) -> tuple[Specimen, Path]:
 
 
 def read_or_refuse(specimen: Specimen, path: Path) -> Samples | None:
-    """Sound samples, or None if the reader refused with a ValueError that names the file."""
+    """Valid samples, or None if the reader refused with a ValueError that names the file."""
     refusal = None
     try:
         samples = specimen.read(path)
     except ValueError as error:
         refusal = error
     if refusal is None:
-        check_sound(samples, path.stat().st_size)
+        check_valid(samples, path.stat().st_size)
         return samples
     assert type(refusal) is ValueError
     assert path.name in str(refusal), refusal
@@ -46,7 +46,7 @@ def read_or_refuse(specimen: Specimen, path: Path) -> Samples | None:
 
 
 @every_kind
-def test_a_sound_file_is_read(kind, tmp_path):
+def test_a_valid_file_is_read(kind, tmp_path):
     specimen, path = made(kind, tmp_path)
     assert read_or_refuse(specimen, path) is not None
 
@@ -101,8 +101,8 @@ def test_a_file_of_another_kind_is_refused(kind, tmp_path):
 
 
 @every_kind
-def test_a_file_cut_short_anywhere_is_refused_or_still_sound(kind, tmp_path):
-    """Every length below 300 and some above. Text may survive a cut, and pictures one in their last bytes."""
+def test_a_file_truncated_anywhere_is_refused_or_still_valid(kind, tmp_path):
+    """Every length below 300 and some above. Text may stay valid, and images without their last bytes too."""
     specimen, path = made(kind, tmp_path)
     content = path.read_bytes()
     rng = random.Random(0)
@@ -129,11 +129,11 @@ def test_bytes_after_the_end_are_refused_or_harmless(kind, tmp_path):
 @every_kind
 @fuzzing
 @given(data=st.data())
-def test_changed_bytes_are_refused_or_still_sound(kind, data):
+def test_changed_bytes_are_refused_or_still_valid(kind, data):
     with tempfile.TemporaryDirectory() as folder:
         specimen, path = made(kind, Path(folder))
         content = bytearray(path.read_bytes())
-        near = min(len(content), 128)  # half of the changes in the header, where the claims are
+        near = min(len(content), 128)  # half of the changes are in the header, where sizes are declared
         place = st.one_of(st.integers(0, near - 1), st.integers(0, len(content) - 1))
         for at, value in data.draw(st.lists(st.tuples(place, st.integers(0, 255)), min_size=1, max_size=8)):
             content[at] = value
@@ -144,7 +144,7 @@ def test_changed_bytes_are_refused_or_still_sound(kind, data):
 @every_kind
 @fuzzing
 @given(content=st.binary(min_size=1, max_size=200))
-def test_any_bytes_at_all_are_refused_or_sound(kind, content):
+def test_any_bytes_at_all_are_refused_or_valid(kind, content):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"some-images{SPECIMENS[kind].suffix}"
         path.write_bytes(content)

@@ -1,4 +1,4 @@
-"""The public sets: their counts, their splits, and that a second load costs next to nothing."""
+"""The public data sets: their counts, their splits, and that a second load is fast."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def on_this_machine(name: str) -> bool:
 
 @pytest.fixture
 def real(request, tmp_path_factory, monkeypatch):
-    """Load a real set by name, or skip and say why."""
+    """Load a real data set by name, or skip and say why."""
 
     def load(name: str) -> data.Dataset:
         if not on_this_machine(name):
             pytest.skip(
-                f"the files of {name} are not on this machine: name a folder that has them in CDKNET_DATA, "
+                f"the files of {name} are not on this machine: set CDKNET_DATA to a folder that has them, "
                 f"or run `cdknet data fetch {name}`"
             )
-        cache = tmp_path_factory.getbasetemp() / "cache"  # one for the whole run: decoded once
+        cache = tmp_path_factory.getbasetemp() / "cache"  # one for the whole test run: decoded once
         monkeypatch.setenv("CDKNET_DATA", os.pathsep.join(str(folder) for folder in store.folders()))
         monkeypatch.setenv("CDKNET_CACHE", str(cache))
         return data.load(name)
@@ -104,7 +104,7 @@ def test_cifar_100_pixels_are_those_of_the_file(real):
     np.testing.assert_array_equal(dataset.y_test, records[:, 1])
     np.testing.assert_array_equal(dataset.X_test.reshape(10_000, -1), records[:, 2:])
     names = [dataset.class_names[k] for k in dataset.y_test[:3]]
-    assert names == ["mountain", "forest", "seal"]  # as the authors' own label file has it
+    assert names == ["mountain", "forest", "seal"]  # as in the authors' own label file
 
 
 def test_mnist_by_name_and_by_file_agree(real):
@@ -142,7 +142,7 @@ def test_digits_split_is_fixed_and_complete():
     assert sorted(map(bytes, everything)) == sorted(map(bytes, official))
     assert (
         hashlib.sha256(one.y_train.astype(np.uint8).tobytes()).hexdigest()[:8] == "53f898fb"
-    )  # the split, once and for all
+    )  # the split never changes
 
 
 PAPER = {
@@ -154,7 +154,7 @@ PAPER = {
 
 
 def toy(name: str = "digits", **changes) -> data.Dataset:
-    """Digits under another name's classes and split: splits need no files."""
+    """Zeros with the classes and the split of `name`: splits need no files."""
     public = SETS[name]
     n = len(public.class_names)
     y = np.arange(4 * n) % n
@@ -239,7 +239,7 @@ def test_a_set_is_here_when_all_its_files_are(monkeypatch, tmp_path):
     assert [*sets_table({"mnist": data.describe("mnist")}).columns[-1].cells] == ["yes"]
 
 
-def test_the_documentation_states_the_facts_of_the_registry():
+def test_the_documentation_agrees_with_the_registry():
     page = Path(__file__).resolve().parents[2] / "docs" / "data.md"
     if not page.is_file():
         pytest.skip("the documentation is not beside the tests")
@@ -258,7 +258,7 @@ def test_the_documentation_states_the_facts_of_the_registry():
 
 @pytest.fixture
 def small_mnist(tmp_path, monkeypatch):
-    """A set made like MNIST, with files of ours and checksums to match."""
+    """A data set in the format of MNIST, with our own files and their checksums."""
     rng = np.random.default_rng(0)
     folder = tmp_path / "own" / "mnist"
     folder.mkdir(parents=True)
@@ -298,7 +298,7 @@ def test_a_damaged_copy_in_the_cache_is_made_again(small_mnist, tmp_path):
     np.testing.assert_array_equal(data.load("mnist").X_train, X)
 
 
-def test_a_changed_source_never_meets_the_old_copy(small_mnist):
+def test_a_changed_source_is_never_read_from_the_old_copy(small_mnist):
     folder, X = small_mnist
     data.load("mnist")
     (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx_bytes(X[::-1].copy()), 1))

@@ -1,4 +1,4 @@
-"""Finding, downloading and checking public files, against a real server on this machine."""
+"""Finding, downloading and checking public files, with a real server on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cdknet.data.registry import SETS, PublicArchive, PublicFile, PublicSet
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `files` by path; may break off after `break_after` bytes, once; keeps what was asked."""
+    """Serves `files` by path; can disconnect once, after `break_after` bytes; records all requests."""
 
     daemon_threads = True
 
@@ -35,7 +35,7 @@ class Server(ThreadingHTTPServer):
         self.asked: list[tuple[str, str | None]] = []
 
     def handle_error(self, *_: object) -> None:
-        """A client that hangs up, as ours does on too many bytes, is no news."""
+        """Print nothing if the client disconnects, as ours does on too many bytes."""
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}{path}"
@@ -88,7 +88,7 @@ def server():
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path, monkeypatch):
-    """A cache and an empty CDKNET_DATA of our own."""
+    """A cache for the test, and CDKNET_DATA unset."""
     monkeypatch.setenv("CDKNET_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("CDKNET_DATA", raising=False)
     return tmp_path
@@ -141,7 +141,7 @@ def test_a_file_is_downloaded_once_and_checked(server, name, folders):
 
 
 @pytest.mark.parametrize("broken_at", [1, 100, 5_000, 10_239])
-def test_a_download_that_breaks_off_goes_on_from_there(server, broken_at):
+def test_an_interrupted_download_is_resumed(server, broken_at):
     file = a_file(server)
     server.break_after = broken_at
     path = store.obtain(a_set(file), file)
@@ -149,7 +149,7 @@ def test_a_download_that_breaks_off_goes_on_from_there(server, broken_at):
     assert [wanted for _, wanted in server.asked] == [None, f"bytes={broken_at}-"]
 
 
-def test_a_download_left_by_an_earlier_process_goes_on(server, folders):
+def test_a_download_of_an_earlier_process_is_resumed(server, folders):
     file = a_file(server)
     part = folders / "cache" / "toy" / "part.dat.part"
     part.parent.mkdir(parents=True)
@@ -159,7 +159,7 @@ def test_a_download_left_by_an_earlier_process_goes_on(server, folders):
 
 
 @pytest.mark.parametrize("left", [b"x" * 4_000, CONTENT + b"more", CONTENT[:-1] + b"x"])
-def test_a_wrong_beginning_is_thrown_away(server, folders, left):
+def test_a_wrong_part_file_is_discarded(server, folders, left):
     file = a_file(server)
     part = folders / "cache" / "toy" / "part.dat.part"
     part.parent.mkdir(parents=True)
@@ -173,7 +173,7 @@ def test_a_whole_part_file_is_not_downloaded_again(server, folders):
     part.parent.mkdir(parents=True)
     part.write_bytes(CONTENT)
     assert store.obtain(a_set(file), file).read_bytes() == CONTENT
-    assert server.asked == [("/part.dat", "bytes=10240-")]  # answered by 416: there is no more
+    assert server.asked == [("/part.dat", "bytes=10240-")]  # answered with 416: there are no more bytes
 
 
 def test_a_server_that_ignores_ranges_is_read_from_the_start(server, folders):
@@ -190,7 +190,7 @@ def test_wrong_content_never_gets_its_name(server, folders):
     assert list((folders / "cache" / "toy").iterdir()) == []
 
 
-def test_the_next_address_is_tried(server):
+def test_the_next_url_is_tried(server):
     good = a_file(server)
     server.files["/bad"] = b"hijacked"
     urls = (server.url("/absent"), server.url("/bad"), *good.urls)
@@ -234,8 +234,8 @@ def test_offline_says_what_is_missing_where_it_looked_and_what_to_do(tmp_path, m
     assert "\n" not in said
 
 
-def test_a_set_without_an_address_says_how_to_get_it():
-    with pytest.raises(FileNotFoundError, match=r"wifi_csi_30\.npz is missing.*no address to download from"):
+def test_a_data_set_without_a_url_says_how_to_get_it():
+    with pytest.raises(FileNotFoundError, match=r"wifi_csi_30\.npz is missing.*no URL to download it from"):
         data.fetch("wifi-csi-30")
 
 
@@ -272,7 +272,7 @@ def test_a_found_file_with_other_content_is_refused(content, match, tmp_path, mo
     assert match in str(caught.value)
     assert [row.ok for row in store.verify(a_set(file))] == [False]
     path.write_bytes(gzip.compress(b"hello")[:-6])
-    with pytest.raises(ValueError, match="not a sound gzip file"):
+    with pytest.raises(ValueError, match="not a valid gzip file"):
         store.obtain(a_set(file), file)
 
 
@@ -288,7 +288,7 @@ def test_two_downloads_at_once_do_not_mix(server, folders):
         store.obtain(a_set(file), file)
 
 
-def test_only_http_addresses_are_followed(tmp_path):
+def test_only_http_urls_are_followed(tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(CONTENT)
     file = PublicFile("part.dat", len(CONTENT), sha(CONTENT), (secret.as_uri(),))
@@ -329,10 +329,10 @@ def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarIn
 @pytest.mark.parametrize(
     ("member", "match"),
     [
-        (("../evil.dat", b"x"), "must lie inside"),
-        (("toy/../../evil.dat", b"x"), "must lie inside"),
-        (("/tmp/evil.dat", b"x"), "must lie inside"),
-        (("C:\\evil.dat", b"x"), "must lie inside"),
+        (("../evil.dat", b"x"), "must stay inside"),
+        (("toy/../../evil.dat", b"x"), "must stay inside"),
+        (("/tmp/evil.dat", b"x"), "must stay inside"),
+        (("C:\\evil.dat", b"x"), "must stay inside"),
         ((link("toy/evil.dat", "/etc/passwd"), b""), "a link or a device"),
         ((link("toy/evil.dat", "toy/part.dat", tarfile.LNKTYPE), b""), "a link or a device"),
         ((link("toy/evil.dat", "", tarfile.CHRTYPE), b""), "a link or a device"),
@@ -357,8 +357,8 @@ def test_archives_that_reach_outside_are_refused_whole(member, match, first, ser
         (tar_gz(("toy/other.dat", CONTENT)), "must hold toy/part.dat"),
         (tar_gz(("toy/part.dat", CONTENT[:-1])), "must be 10,240 bytes. Got 10,239"),
         (tar_gz(("toy/part.dat", CONTENT[:-1] + b"x")), "must be the official file"),
-        (tar_gz(("toy/part.dat", CONTENT))[:-30], "not a sound tar.gz"),
-        (b"no archive at all", "not a sound tar.gz"),
+        (tar_gz(("toy/part.dat", CONTENT))[:-30], "not a valid tar.gz"),
+        (b"no archive at all", "not a valid tar.gz"),
     ],
 )
 def test_archives_without_the_right_file_are_refused(content, match, server):
@@ -391,7 +391,7 @@ def test_any_archive_is_refused_or_gives_the_official_file_and_nothing_else(chan
         assert found == {"toy.tar.gz", "toy"} | (set() if refused else {"toy/part.dat"})
 
 
-def test_the_cache_is_where_the_system_keeps_caches(monkeypatch):
+def test_the_cache_is_in_the_system_folder_for_caches(monkeypatch):
     monkeypatch.delenv("CDKNET_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
     monkeypatch.setattr("sys.platform", "linux")
@@ -403,14 +403,14 @@ def test_the_cache_is_where_the_system_keeps_caches(monkeypatch):
     assert store.cache_dir() == Path("/local/cdknet")
 
 
-def test_a_cache_that_cannot_be_written_is_said(server, folders):
+def test_a_cache_that_cannot_be_written_is_reported(server, folders):
     (folders / "cache").write_text("a file where the folder should be")
     file = a_file(server)
     with pytest.raises(FileNotFoundError, match="The cache cannot be written"):
         store.obtain(a_set(file), file)
 
 
-def test_every_address_and_checksum_of_the_registry_is_well_formed():
+def test_every_url_and_checksum_of_the_registry_is_well_formed():
     for public in SETS.values():
         for file in public.files:
             assert len(file.sha256) == 64

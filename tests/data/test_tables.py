@@ -1,4 +1,4 @@
-"""Tables: which column does what, how text is encoded, and what is refused."""
+"""Tables: the roles of columns, the encoding of text, and what is refused."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_label_and_id_columns_are_found_by_name_or_named(tmp_path):
     )
     refused(tmp_path, "a,b\n1,2\n", "must differ", label_column="a", id_column="a")
     refused(tmp_path, "label\n1\n", "a feature column")
-    refused(tmp_path, "a,a\n1,2\n", "column names must differ. Got 'a'")
+    refused(tmp_path, "a,a\n1,2\n", "column names must be unique. Got 'a'")
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -117,7 +117,7 @@ def test_a_table_without_column_names_is_all_samples(tmp_path):
         (["0", "1", ""], [0, 1, -1]),
         (["0", "-1", "2"], [0, -1, 2]),
         (["01", "1", ""], ["01", "1", "-1"]),  # not one class
-        (["1.0", "2.00", ""], [1, 2, -1]),  # what pandas writes beside a gap
+        (["1.0", "2.00", ""], [1, 2, -1]),  # what pandas writes next to missing values
         (["1.5", "2", ""], ["1.5", "2", "-1"]),
         (["1.", "-1.0", "."], ["1.", "-1.0", "."]),
         (["cat", "1", " "], ["cat", "1", "-1"]),
@@ -140,16 +140,16 @@ def test_labels_are_numbers_only_where_all_are_plain_whole_numbers(labels, expec
         ("a,b\n1,x\n3,4\n", "column 'b' starts with text.*Got the number 4 in row 1"),
         ("a,b\n", "at least one row of values"),
         ("\n\n \n", "blank lines only"),
-        ('a,b\n1,"2\n3,4\n', "not a sound CSV"),
+        ('a,b\n1,"2\n3,4\n', "not a valid CSV"),
         ("a,b\n" + "".join(f"{i},w{i}\n" for i in range(70)), "at most 64 different values.*column 'b'"),
         ("a,label\n1," + "x" * 600 + "\n", "at most 512 characters"),
     ],
 )
-def test_tables_with_a_slip_are_refused_with_its_place(text, match, tmp_path):
+def test_tables_with_an_error_are_refused_with_its_position(text, match, tmp_path):
     refused(tmp_path, text, match)
 
 
-def test_slips_are_found_beyond_the_first_block(tmp_path, monkeypatch):
+def test_errors_are_found_beyond_the_first_block(tmp_path, monkeypatch):
     from cdknet.data import tables
 
     monkeypatch.setattr(tables, "BLOCK_CHARACTERS", 50)
@@ -181,12 +181,12 @@ def test_parquet_types_that_are_neither_numbers_nor_text_are_refused(tmp_path):
         data.open(path)
 
 
-def test_parquet_categories_truth_values_and_float_labels_are_understood(tmp_path):
+def test_parquet_categories_booleans_and_float_labels_are_read(tmp_path):
     path = tmp_path / "a.parquet"
     table = {
         "flag": [True, False, True],
         "size": pa.array(["S", "L", "S"]).dictionary_encode(),
-        "label": pa.array([1.0, None, 0.0]),  # what pandas makes of whole numbers with a gap
+        "label": pa.array([1.0, None, 0.0]),  # pandas stores whole numbers with missing values as floats
     }
     pq.write_table(pa.table(table), path, row_group_size=2)
     samples = data.open(path)
@@ -194,14 +194,14 @@ def test_parquet_categories_truth_values_and_float_labels_are_understood(tmp_pat
     assert samples.y.tolist() == [1, -1, 0]
     same = tmp_path / "a.csv"
     same.write_text("flag,size,label\nTrue,S,1\nFalse,L,\nTRUE,S,0\n")
-    assert data.open(same).columns == samples.columns  # a run of one reads the other
+    assert data.open(same).columns == samples.columns  # a run on one file reads the other
     np.testing.assert_array_equal(data.open(same).X, samples.X)
     same.write_text("flag,size\nTrue,S\n,L\nfalse,S\n")
     with pytest.raises(ValueError, match=r"column 'flag' holds numbers.*a blank cell in row 1"):
         data.open(same)
     assert data.open(same, fill=True).X[:, 0].tolist() == [1, 0.5, 0]
     same.write_text("flag,size\nTrue,S\nmaybe,L\n")
-    assert data.open(same).columns[:2] == ("flag=True", "flag=maybe")  # it is a category after all
+    assert data.open(same).columns[:2] == ("flag=True", "flag=maybe")  # then it is categorical
 
 
 def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
@@ -214,7 +214,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
         data.open(path)
 
 
-def test_the_index_of_a_data_frame_is_no_feature(tmp_path):
+def test_the_index_of_a_data_frame_is_not_a_feature(tmp_path):
     samples = opened(tmp_path, ",a,label\n0,1.5,x\n1,2.5,\n")
     assert samples.X.tolist() == [[1.5], [2.5]]
     assert samples.columns == ("a",)
@@ -223,7 +223,7 @@ def test_the_index_of_a_data_frame_is_no_feature(tmp_path):
     assert data.open(tmp_path / "t.parquet").columns == ("a",)
 
 
-def test_nan_as_a_label_is_no_label(tmp_path):
+def test_nan_as_a_label_means_unlabelled(tmp_path):
     assert opened(tmp_path, "a,label\n1,3\n2,NaN\n3,4\n").y.tolist() == [3, -1, 4]
 
 
@@ -240,7 +240,7 @@ def test_numbers_that_are_not_written_as_numbers_are_named(text, match, tmp_path
 
 
 def test_columns_can_be_dropped(tmp_path):
-    """A column of notes, or one with gaps, need not be taken out of the file."""
+    """A column of notes, or one with gaps, need not be removed from the file."""
     table = {
         "a": [1.0, 2.0, 3.0],
         "note": ["x", "y", "z"],
@@ -257,12 +257,12 @@ def test_columns_can_be_dropped(tmp_path):
         assert samples.X.tolist() == [[1], [2], [3]]
         with pytest.raises(ValueError, match=r"drop must name a column\. Got 'nothing'"):
             data.open(tmp_path / name, drop=["nothing"])
-        with pytest.raises(ValueError, match="drop must name features"):
+        with pytest.raises(ValueError, match="drop must name feature columns"):
             data.open(tmp_path / name, drop=["label"])
 
 
-def test_gaps_are_filled_with_the_median_of_their_column_if_asked(tmp_path):
-    """A gap may be written in many ways, and stand first; a gap among text stays a category."""
+def test_gaps_are_filled_with_the_median_of_their_column_on_request(tmp_path):
+    """A gap may be written in many ways, and may be the first cell; a gap in text stays a category."""
     ages = ["", "1", "NA", "3", "nan", "8", "?", "null"]
     colours = ["red", "", "red", "NA", "red", "red", "red", "nan"]
     table = pa.table(
@@ -298,17 +298,17 @@ def test_gaps_are_filled_with_the_median_of_their_column_if_asked(tmp_path):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("a,b\n1,\n2,NA\n", r"column 'b' must hold a number\. Got gaps only"),
+        ("a,b\n1,\n2,NA\n", r"column 'b' must hold at least one number\. Got gaps only"),
         ("a,b\n1,2\n2,x\n", r"Got 'x' in row 1"),
         ("a,b\n1,\nx,2\n", r"Got 'x' in row 1"),
         ("a,b\n1,\n2,inf\n", r"must be finite.*column 'b'"),
     ],
 )
-def test_what_is_no_gap_is_not_filled(text, match, tmp_path):
+def test_what_is_not_a_gap_is_not_filled(text, match, tmp_path):
     refused(tmp_path, text, match, fill=True)
 
 
-def test_what_was_dropped_is_told_from_an_index(tmp_path):
+def test_notes_distinguish_dropped_columns_from_an_index(tmp_path):
     samples = opened(tmp_path, ",a,note\n0,1,x\n1,2,y\n", drop=["note"], drop_if_there=["elsewhere"])
     assert samples.notes == (
         "column 0 ('') is the index of a data frame and was left out",

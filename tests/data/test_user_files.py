@@ -1,4 +1,4 @@
-"""The one door: every kind of file gives back what went in, and the kinds agree with each other."""
+"""`open`: every kind of file returns what was written, and the kinds agree with each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAT_KINDS = ("npy", "npz", "npz packed", "csv", "parquet", "text")
 
 
 def peak_memory(call) -> int:
-    """Most bytes that `call` held at once."""
+    """The most bytes that `call` held at once."""
     tracemalloc.start()
     try:
         call()
@@ -59,7 +59,7 @@ def test_the_kinds_agree_on_the_same_samples(kind, tmp_path):
 @pytest.mark.parametrize("suffix", [".png", ".webp"])
 def test_a_folder_of_lossless_images_agrees_with_arrays(suffix, tmp_path):
     X, y = some_samples(12, 16)
-    if suffix == ".webp":  # lossless must be asked for
+    if suffix == ".webp":  # lossless must be requested
         from PIL import Image
 
         for i, k in enumerate(y.tolist()):
@@ -72,7 +72,7 @@ def test_a_folder_of_lossless_images_agrees_with_arrays(suffix, tmp_path):
     order = [int(Path(name).stem) for name in samples.ids]
     np.testing.assert_array_equal(samples.X, X[order])
     np.testing.assert_array_equal(samples.y, y[order])
-    assert (tmp_path / samples.ids[0]).is_file()  # an id leads back to the sample
+    assert (tmp_path / samples.ids[0]).is_file()  # an id is the path of its sample
 
 
 def test_idx_images_find_their_labels_beside_them(tmp_path):
@@ -82,7 +82,7 @@ def test_idx_images_find_their_labels_beside_them(tmp_path):
     samples = data.open(tmp_path / "t-images-idx3-ubyte")
     np.testing.assert_array_equal(samples.X, X)
     np.testing.assert_array_equal(samples.y, y)
-    assert samples.notes == ("labels from t-labels-idx1-ubyte, found beside it",)
+    assert samples.notes == ("labels from t-labels-idx1-ubyte, found in the same folder",)
     (tmp_path / "t-labels-idx1-ubyte").write_bytes(idx_bytes(y[:-1].astype(np.int8)))
     with pytest.raises(ValueError, match=r"t-labels.*one whole-number label for each of the 9"):
         data.open(tmp_path / "t-images-idx3-ubyte")
@@ -96,7 +96,7 @@ def test_idx_images_find_their_labels_beside_them(tmp_path):
         elements={"allow_nan": False, "allow_infinity": False} | {},
     )
 )
-def test_idx_npy_and_npz_give_back_every_number_type(X):
+def test_idx_npy_and_npz_preserve_every_number_type(X):
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         (root / "a.idx").write_bytes(idx_bytes(X))
@@ -121,7 +121,7 @@ def test_arrays_are_views_of_the_file_where_it_holds_plain_bytes(tmp_path):
         assert not data.open(tmp_path / name).X.flags.writeable
 
 
-def test_cifar_records_are_told_apart_by_their_size(tmp_path):
+def test_cifar_formats_are_distinguished_by_their_size(tmp_path):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (6, 3, 32, 32), dtype=np.uint8)
     flat = pixels.reshape(6, -1)
@@ -138,7 +138,7 @@ def test_cifar_records_are_told_apart_by_their_size(tmp_path):
     refused(tmp_path / "hundred.bin", "as CIFAR-100 it would have a label 100")
 
 
-def test_big_endian_and_truth_values_become_plain_numbers(tmp_path):
+def test_big_endian_numbers_and_booleans_become_plain_numbers(tmp_path):
     np.save(tmp_path / "big.npy", np.arange(6, dtype=">f4").reshape(2, 3))
     np.save(tmp_path / "truth.npy", np.eye(3, dtype=bool))
     assert data.open(tmp_path / "big.npy").X.dtype == np.float32
@@ -159,10 +159,10 @@ def test_npz_labels_may_be_numbers_or_text_with_gaps(tmp_path):
         samples = data.open(path)
         assert samples.y.tolist() == expected
         assert samples.ids.tolist() == ["a", "b", "c"]
-        assert "left unread: extra" in samples.notes
+        assert "arrays not read: extra" in samples.notes
     for y, match in (
         (np.array([0.5, 1, 2]), "whole numbers or text. Got 0.5 at row 0"),
-        (np.array([0, 1]), r"one entry a sample \(3,\). Got shape \(2,\)"),
+        (np.array([0, 1]), r"one entry per sample \(3,\). Got shape \(2,\)"),
         (np.array([1j, 1, 2]), "Got values of type complex128"),
         (np.array([2**63, 1, 2], dtype=np.uint64), "64-bit"),
         (np.array([np.inf, 1, 2]), "Got inf at row 0"),
@@ -173,13 +173,13 @@ def test_npz_labels_may_be_numbers_or_text_with_gaps(tmp_path):
 
 def test_ids_must_be_unique_and_not_blank(tmp_path):
     np.savez(tmp_path / "a.npz", X=np.eye(3), ids=np.array(["a", "b", "a"]))
-    refused(tmp_path / "a.npz", r"ids must differ.*'a' at rows 0 and 2")
+    refused(tmp_path / "a.npz", r"ids must be unique.*'a' at rows 0 and 2")
     np.savez(tmp_path / "a.npz", X=np.eye(3), ids=np.array(["a", "", "c"]))
     refused(tmp_path / "a.npz", r"must have an id.*row 1")
     (tmp_path / "a.csv").write_text("id,x\ns1,1\ns1,2\n")
-    refused(tmp_path / "a.csv", r"ids must differ.*'s1' at rows 0 and 1")
+    refused(tmp_path / "a.csv", r"ids must be unique.*'s1' at rows 0 and 1")
     (tmp_path / "a.txt").write_text("king 1\nking 2\n")
-    refused(tmp_path / "a.txt", r"ids must differ.*'king'")
+    refused(tmp_path / "a.txt", r"ids must be unique.*'king'")
 
 
 def test_text_that_could_not_be_written_out_is_refused(tmp_path):
@@ -190,7 +190,7 @@ def test_text_that_could_not_be_written_out_is_refused(tmp_path):
     refused(tmp_path / "a.npz", "labels must be valid Unicode")
     beyond = np.array([0x110000, 0, 0], np.uint32).view("<U1")  # no such character
     np.savez(tmp_path / "a.npz", X=np.eye(3), y=beyond)
-    refused(tmp_path / "a.npz", "not a sound .npz file")
+    refused(tmp_path / "a.npz", "not a valid .npz file")
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -204,11 +204,11 @@ def test_values_that_are_not_finite_are_counted_and_located(bad, tmp_path):
     np.savetxt(tmp_path / "a.txt", X)
     (tmp_path / "a.idx").write_bytes(idx_bytes(X))
     for name in ("a.npy", "a.npz", "a.txt", "a.idx"):
-        refused(tmp_path / name, r"Got 2 that are NaN or infinite, the first at row 3, place \(1,\)")
+        refused(tmp_path / name, r"Got 2 that are NaN or infinite, the first at row 3, index \(1,\)")
     for name in ("a.csv", "a.parquet"):
         refused(tmp_path / name, "Got 2 that are NaN or infinite, the first at row 3, column 'p1'")
-        mend = "median: fill=True, --fill" if np.isnan(bad) else "--fill leaves it"  # infinity is no gap
-        refused(tmp_path / name, mend)
+        fix = "median: fill=True, --fill" if np.isnan(bad) else "--fill does not change it"
+        refused(tmp_path / name, fix)  # infinity is not a gap
 
 
 def test_values_that_are_not_finite_are_located_beyond_the_first_block(tmp_path, monkeypatch):
@@ -216,7 +216,7 @@ def test_values_that_are_not_finite_are_located_beyond_the_first_block(tmp_path,
     X = np.ones((50, 4))
     X[37, 2] = np.nan
     np.save(tmp_path / "a.npy", X)
-    refused(tmp_path / "a.npy", r"Got 1 that are NaN or infinite, the first at row 37, place \(2,\)")
+    refused(tmp_path / "a.npy", r"Got 1 that are NaN or infinite, the first at row 37, index \(2,\)")
 
 
 def test_numbers_too_large_for_the_networks_are_refused_not_rounded_to_infinity(tmp_path):
@@ -227,7 +227,7 @@ def test_numbers_too_large_for_the_networks_are_refused_not_rounded_to_infinity(
 @pytest.mark.parametrize(
     ("X", "match"),
     [
-        (np.zeros(5), r"a row for each sample.*Got shape \(5,\)"),
+        (np.zeros(5), r"one row per sample.*Got shape \(5,\)"),
         (np.zeros((0, 4)), "at least one sample"),
         (np.zeros((4, 0)), "at least one sample"),
         (np.array([["a"]]), "must hold numbers. Got values of type <U1"),
@@ -272,13 +272,13 @@ def test_npy_headers_of_impossible_length_are_refused(length, tmp_path):
 @pytest.mark.parametrize("rows", [4, 6, 9])
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_an_npz_member_whose_header_and_size_disagree_is_refused(rows, packing, tmp_path):
-    """A mapped array must neither stop short nor run into the next member."""
+    """A mapped array must neither end early nor extend into the next member."""
     np.save(tmp_path / "x.npy", np.ones((5, 5)))
     lying = (tmp_path / "x.npy").read_bytes().replace(b"(5, 5)", b"(%d, 5)" % rows)
     with zipfile.ZipFile(tmp_path / "a.npz", "w", packing) as archive:
         archive.writestr("X.npy", lying)
         archive.writestr("padding.npy", bytes(1000))
-    refused(tmp_path / "a.npz", rf"header promises {rows * 40} bytes .* the archive has 200")
+    refused(tmp_path / "a.npz", rf"header declares {rows * 40} bytes .* the archive has 200")
 
 
 def test_a_packed_member_with_a_wrong_checksum_is_refused(tmp_path):
@@ -289,13 +289,13 @@ def test_a_packed_member_with_a_wrong_checksum_is_refused(tmp_path):
     content = path.read_bytes()
     assert content.count(checksum) >= 1
     path.write_bytes(content.replace(checksum, bytes(4)))
-    refused(path, "not a sound .npz file.*CRC")
+    refused(path, "not a valid .npz file.*CRC")
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (0,), (4, 4, 0)])
 def test_idx_files_without_values_are_refused(shape, tmp_path):
     (tmp_path / "a.idx").write_bytes(idx_bytes(np.zeros(shape, np.uint8)))
-    refused(tmp_path / "a.idx", "at least one value. Got the sides")
+    refused(tmp_path / "a.idx", "at least one value. Got shape")
 
 
 def test_npz_member_names_do_not_touch_the_disk(tmp_path):
@@ -323,7 +323,7 @@ def test_options_that_do_not_apply_are_refused_not_ignored(tmp_path):
     refused(tmp_path / "a.csv", "image_size does not apply", image_size=32)
 
 
-def test_the_kind_of_a_file_without_a_suffix_is_told_by_its_first_bytes(tmp_path):
+def test_the_kind_of_a_file_without_a_suffix_is_known_from_its_first_bytes(tmp_path):
     for kind in ("npy", "npz", "idx", "idx packed", "parquet"):
         made = tmp_path / f"made{SPECIMENS[kind].suffix}"
         SPECIMENS[kind].make(made, *some_samples())
@@ -332,16 +332,16 @@ def test_the_kind_of_a_file_without_a_suffix_is_told_by_its_first_bytes(tmp_path
         assert len(data.open(bare)) == 7
 
 
-def test_unknown_kinds_are_told_what_is_understood(tmp_path):
+def test_the_error_for_an_unknown_kind_lists_the_supported_kinds(tmp_path):
     path = tmp_path / "thesis.docx"
     path.write_bytes(b"anything")
-    with pytest.raises(ValueError, match=r"thesis\.docx: its kind is not understood") as caught:
+    with pytest.raises(ValueError, match=r"thesis\.docx: must be a supported kind of file") as caught:
         data.open(path)
     for suffixes, name in data.kinds():
         assert suffixes in str(caught.value)
         assert name in str(caught.value)
     (tmp_path / "one.png").write_bytes(b"x")
-    refused(tmp_path / "one.png", "one image is one sample")
+    refused(tmp_path / "one.png", "must be a folder of images. Got one image")
 
 
 def test_a_path_that_cannot_exist_is_a_file_not_found_error():
@@ -350,7 +350,7 @@ def test_a_path_that_cannot_exist_is_a_file_not_found_error():
             data.open(path)
 
 
-def test_the_radio_options_of_the_door_are_those_of_the_radio_reader():
+def test_the_radio_options_of_open_are_those_of_the_radio_reader():
     radio = pytest.importorskip("cdknet.radio", reason="the radio readers are not installed")
     from cdknet.data.files import RADIO_OPTIONS
 
@@ -387,8 +387,8 @@ def test_text_embeddings_may_carry_names_commas_comments_and_word2vecs_first_lin
         ("1 2\n3\n", "every line must hold 2 cells.*Got 1 in row 1"),
         ("1 2\n3 x\n", "must hold numbers. Got 'x' in row 1"),
         ("king\nqueen\n", "at least one number"),
-        ("3 2\nking 1 2\nqueen 3 4\n", "promises 3 rows, file has 2"),
-        ("# nothing\n", "a line of numbers a sample"),
+        ("3 2\nking 1 2\nqueen 3 4\n", "declares 3 rows, file has 2"),
+        ("# nothing\n", "one line of numbers per sample"),
         ("s1 0,12 1,50 3,25\ns2 1,00 2,00 3,00\n", "decimal point. Got '0,12'"),
         ("s1 0,12 1\n", "decimal point. Got '0,12'"),
         ("0,12 1 3,25e-2\n", "decimal point. Got '0,12'"),
@@ -407,7 +407,7 @@ def test_csv_written_by_the_csv_module_is_read_back(tmp_path):
 
 
 def test_words_of_text_embeddings_may_be_any_text(tmp_path):
-    """Published vocabularies have commas, # and odd spaces among their words."""
+    """The words of published vocabularies include commas, # and unusual spaces."""
     words = ["the", ",", "#", "#tag", "a\u00a0b"]
     lines = [f"{word} 0.5 {i}" for i, word in enumerate(words)]
     (tmp_path / "glove.txt").write_text("\n".join(lines), encoding="utf-8")

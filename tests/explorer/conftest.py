@@ -1,4 +1,4 @@
-"""A run to look at, its server, and a real browser: what the explorer's tests share."""
+"""A run, its server and a real browser: fixtures of the explorer's tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHROMIUM = next((p for p in (os.environ.get("CHROMIUM"), shutil.which("chromium"
 ARGUMENTS = ["--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--no-sandbox"]
 
 
-# The server alone
+# The server
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def client(run):
 
 @pytest.fixture
 def fresh(tmp_path):
-    """A client of a run of its own, to change."""
+    """A client of a new run that a test may change."""
     with Serving(make_run(tmp_path / "run")) as client:
         yield client
 
@@ -54,7 +54,7 @@ def browser() -> Iterator[Any]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     pytest.importorskip("fastapi", reason="the extra [web] is not installed")
     if CHROMIUM is None:
-        pytest.skip("no Chromium: install Debian's package chromium, or name one in $CHROMIUM")
+        pytest.skip("no Chromium: install Debian's package chromium, or set $CHROMIUM")
     with sync_api.sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield chromium

@@ -1,4 +1,4 @@
-"""A tab of a real browser and a server of its own, for tests of the explorer's page."""
+"""A tab of a real browser and a server process, for tests of the explorer's page."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def cdknet(*arguments: object) -> str:
 
 
 class Tab:
-    """A page of the explorer, and what went wrong on it."""
+    """A page of the explorer, and the errors on it."""
 
     def __init__(self, browser: Any, **context: Any) -> None:
         self.context = browser.new_context(viewport={"width": 1280, "height": 800}, **context)
         self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)  # a machine may be busy; what must come still comes
+        self.page.set_default_timeout(60_000)  # the machine may be busy
         self.troubles: list[str] = []
         self.requests: list[str] = []
         self.page.on("pageerror", lambda error: self.troubles.append(f"error: {error}"))
@@ -49,7 +49,7 @@ class Tab:
         return list(self.page.locator(".list .class-name").all_inner_texts())
 
     def listed(self, name: str, there: bool = True) -> None:
-        """Wait until the list of classes has this name, or has it no more."""
+        """Wait until the list of classes has this name, or no longer has it."""
         row = self.page.locator(".list .class-name", has_text=re.compile(f"^{re.escape(name)}$"))
         row.wait_for(state="visible" if there else "detached")
 
@@ -61,23 +61,23 @@ class Tab:
         self.page.keyboard.press(key)
 
     def answer(self, text: str) -> None:
-        """Type into the dialog that is open, and say yes."""
+        """Type into the open dialog and confirm it."""
         field = self.page.locator("dialog[open] [data-first]")
         field.fill(text)
         field.press("Enter")
         self.page.locator("dialog[open]").wait_for(state="detached")
 
     def refused(self, text: str) -> None:
-        """The dialog is still open, and says why."""
+        """Wait until the dialog, still open, shows this reason."""
         self.page.locator("dialog[open] .problem", has_text=text).wait_for()
 
     def leave(self) -> None:
-        """Close the dialog: one Escape is enough."""
+        """Close the dialog with one Escape."""
         self.press("Escape")
         self.page.locator("dialog[open]").wait_for(state="detached")
 
     def lit(self) -> set[str]:
-        """Names that stand out on the map."""
+        """Names that are highlighted on the map."""
         self.page.wait_for_timeout(300)
         return set(self.page.locator(".map-label.lit:visible").all_inner_texts())
 
@@ -96,14 +96,14 @@ class Tab:
         return np.frombuffer(bytes(raw), dtype=kind)
 
     def places(self, xy: np.ndarray) -> np.ndarray:
-        """Where points of the map are on its canvas, in pixels."""
+        """Positions of map points on the canvas, in pixels."""
         x, y, scale = (float(v) for v in self.page.locator(".map").get_attribute("data-frame").split())
         box = self.page.locator(".map-canvas").bounding_box()
         return (xy - (x, y)) * (scale, -scale) + (box["width"] / 2, box["height"] / 2)
 
     def drawing(self) -> np.ndarray:
-        """What the canvas of the map holds right after it was drawn, RGBA."""
-        self.page.wait_for_function(  # once it has the size of its place: a new canvas has 300 x 150 pixels
+        """The pixels of the map's canvas right after drawing, RGBA."""
+        self.page.wait_for_function(  # until it has its final size: a new canvas has 300 x 150 pixels
             """() => {
                 const canvas = document.querySelector(".map-canvas");
                 return Math.abs(canvas.height - canvas.clientHeight * devicePixelRatio) < 2;
@@ -125,7 +125,7 @@ class Tab:
         return np.frombuffer(base64.b64decode(pixels), np.uint8).reshape(height, width, 4)
 
     def lasso(self, x0: float, y0: float, x1: float, y1: float) -> None:
-        """Draw a box of map coordinates with the lasso."""
+        """Draw a box with the lasso, in map coordinates."""
         box = self.page.locator(".map-canvas").bounding_box()
         corners = np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1), (x0, y0)])
         path = np.add(self.places(corners), (box["x"], box["y"])).tolist()
@@ -138,7 +138,7 @@ class Tab:
 
 
 class Server:
-    """`cdknet explore` as a process of its own."""
+    """`cdknet explore` as a process."""
 
     def __init__(self, folder: Path, *arguments: str, port: int = 0) -> None:
         command = [*CDKNET, "explore", str(folder), "--no-browser", "--json"]

@@ -1,4 +1,4 @@
-"""The explorer's server in a thread, and somebody who asks it, for tests."""
+"""The explorer's server in a thread, and a client, for tests."""
 
 import http.client
 import json
@@ -10,11 +10,11 @@ from cdknet.explorer.folder import open_run
 from cdknet.explorer.server import Explorer
 from cdknet.explorer.session import Session, read_truth
 
-SCRIPT = "<script>alert(1)</script>"  # as an id, and as a name
+SCRIPT = "<script>alert(1)</script>"  # used as an id and as a name
 
 
 class Client:
-    """Requests with the token; `raw` without anything added."""
+    """Requests with the token; `raw` adds nothing."""
 
     def __init__(self, explorer: Explorer) -> None:
         self.port, self.token = explorer.port, explorer.token
@@ -49,7 +49,7 @@ class Client:
 
 
 class Serving:
-    """An explorer in a thread."""
+    """An explorer that runs in a thread."""
 
     def __init__(self, run: Path, **options) -> None:
         opened = open_run(run)

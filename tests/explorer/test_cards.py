@@ -1,4 +1,4 @@
-"""Cards: figures equal their formulas, stay right when classes change, and hints say what is there."""
+"""Cards: numbers equal their formulas, stay right when classes change, and hints find the groups."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def cards_of(features, review) -> Cards:
     return cards
 
 
-def test_figures_equal_their_formulas():
+def test_numbers_equal_their_formulas():
     review = review_of(np.arange(24) % 5)
     cards = cards_of(FEATURES, review)
     means = {c: FEATURES[np.arange(24) % 5 == c].astype(np.float64).mean(axis=0) for c in range(5)}
@@ -46,34 +46,34 @@ def test_figures_equal_their_formulas():
 
 
 @given(st.lists(steps.filter(lambda s: not isinstance(s, str)), max_size=12))
-def test_cards_kept_up_to_date_equal_cards_made_anew(played):
+def test_updated_cards_equal_newly_computed_cards(played):
     review = Review.start(np.arange(24) % 5, ["a", "b", "c", "new-1", "new-2"], 3)
-    kept = Cards(FEATURES, SURE)
-    kept.update(review)
+    updated = Cards(FEATURES, SURE)
+    updated.update(review)
     for step in played:
         for c in review.classes:
-            kept.card(c)
-            kept.hints(c, review)
+            updated.card(c)
+            updated.hints(c, review)
         try:
             change = change_of(review, resolve(review, step, halves))
         except ReviewError:
             continue
         change.apply(review)
-        kept.update(review, change.touched)
-    anew = Cards(FEATURES, SURE)
-    anew.update(review)
+        updated.update(review, change.touched)
+    fresh = Cards(FEATURES, SURE)
+    fresh.update(review)
     for c in review.classes:
-        ours, theirs = kept.card(c), anew.card(c)
+        ours, theirs = updated.card(c), fresh.card(c)
         np.testing.assert_array_equal(ours.rows, theirs.rows)
         np.testing.assert_allclose(ours.own, theirs.own, rtol=1e-5)
         np.testing.assert_allclose(ours.ratio, theirs.ratio, rtol=1e-5)
         assert (ours.cohesion, ours.shares) == (theirs.cohesion, theirs.shares)
-        assert kept.hints(c, review) == anew.hints(c, review)
-        assert kept.nearest_old(c, range(3)) == anew.nearest_old(c, range(3))
-    assert kept.rows(REJECTED).tolist() == np.flatnonzero(review.assignment == REJECTED).tolist()
+        assert updated.hints(c, review) == fresh.hints(c, review)
+        assert updated.nearest_old(c, range(3)) == fresh.nearest_old(c, range(3))
+    assert updated.rows(REJECTED).tolist() == np.flatnonzero(review.assignment == REJECTED).tolist()
 
 
-def test_cards_far_from_a_change_are_not_made_again():
+def test_cards_far_from_a_change_are_not_computed_again():
     features = np.concatenate([np.random.default_rng(c).normal(20 * c, 1, (30, 3)) for c in range(4)])
     review = review_of(np.repeat(np.arange(4), 30))
     cards = cards_of(features, review)
@@ -87,14 +87,14 @@ def test_cards_far_from_a_change_are_not_made_again():
 
 @pytest.mark.parametrize("d", [2, 40])
 @pytest.mark.parametrize("seed", range(4))
-def test_one_heap_is_not_called_two_and_two_are(d, seed):
+def test_hints_count_the_clusters_of_a_class(d, seed):
     generator = np.random.default_rng(seed)
     one = generator.normal(0, 1, (400, d))
     two = np.concatenate([generator.normal(0, 1, (250, d)), generator.normal(0, 1, (150, d)) + 8 / d**0.5])
     three = np.concatenate([two, generator.normal(0, 1, (200, d)) - 8 / d**0.5])
     far = generator.normal(100, 1, (50, d))
-    for heap, parts in ((one, 1), (two, 2), (three, 3)):
-        points = np.concatenate([far, heap])[np.random.default_rng(9).permutation(50 + len(heap))]
+    for cluster, parts in ((one, 1), (two, 2), (three, 3)):
+        points = np.concatenate([far, cluster])[np.random.default_rng(9).permutation(50 + len(cluster))]
         labels = (np.linalg.norm(points, axis=1) < 50 * d**0.5).astype(int)
         review = review_of(labels)
         hints = [h for h in cards_of(points, review).hints(1, review) if h.kind == "split"]
@@ -102,7 +102,7 @@ def test_one_heap_is_not_called_two_and_two_are(d, seed):
         assert all("%" in h.reason for h in hints)
 
 
-def test_a_class_is_divided_into_the_groups_that_its_hint_speaks_of():
+def test_a_class_is_split_into_the_groups_of_its_hint():
     rng = np.random.default_rng(0)
     large, small = rng.normal(0, 1, (300, 4)), rng.normal(0, 0.5, (60, 4)) + np.array([9, 0, 0, 0])
     points = rng.permutation(np.concatenate([large, small]).astype(np.float32))
@@ -111,11 +111,11 @@ def test_a_class_is_divided_into_the_groups_that_its_hint_speaks_of():
     review = review_of(np.zeros(360, dtype=np.int64))
     reason = cards_of(points, review).hints(0, review)[0].reason
     assert "Groups of about 300, 60 samples" in reason
-    assert len(set(divide(points, 3, seed=0).tolist())) == 3  # no hint speaks of three: k-means
+    assert len(set(divide(points, 3, seed=0).tolist())) == 3  # no hint of three groups: k-means
 
 
-def test_the_largest_part_comes_first_though_a_hint_looks_at_some_samples():
-    """Every other of 4,000 is looked at: 1,100 left and 900 right, but 1,600 and 2,400 in all."""
+def test_the_largest_part_comes_first_though_a_hint_uses_only_some_samples():
+    """Every other one of 4,000 is used: 1,100 left and 900 right, but 1,600 and 2,400 in total."""
     left = np.empty(4000, dtype=bool)
     left[::2], left[1::2] = np.arange(2000) < 1100, np.arange(2000) < 500
     points = np.random.default_rng(0).normal(0, 1, (4000, 4)) + np.where(left, -8, 8)[:, None]
@@ -124,21 +124,21 @@ def test_the_largest_part_comes_first_though_a_hint_looks_at_some_samples():
     assert (parts[left] == 1).all()
 
 
-def test_two_heaps_whose_samples_come_in_turns_are_two_and_like_no_third_between_them():
-    heaps = np.random.default_rng(0).normal(0, 1, (300, 3)) + np.array([-9, 0, 9])[np.arange(300) % 3, None]
+def test_two_clusters_whose_samples_alternate_are_two_and_unlike_the_one_between_them():
+    points = np.random.default_rng(0).normal(0, 1, (300, 3)) + np.array([-9, 0, 9])[np.arange(300) % 3, None]
     review = review_of(np.arange(300) % 3 % 2)
-    cards = cards_of(heaps, review)
+    cards = cards_of(points, review)
     assert [(h.kind, h.into) for h in cards.hints(0, review)] == [("split", 2)]
     assert cards.hints(1, review) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_halves_of_one_heap_are_told_to_merge_and_two_heaps_are_not(seed):
+def test_halves_of_one_cluster_get_a_merge_hint_and_two_clusters_do_not(seed):
     generator = np.random.default_rng(seed)
-    heap = generator.normal(0, 1, (600, 10))
+    cluster = generator.normal(0, 1, (600, 10))
     other = generator.normal(0, 1, (300, 10)) + 4
-    points = np.concatenate([heap, other])
-    labels = np.concatenate([(heap[:, 0] > 0).astype(int), np.full(300, 2)])
+    points = np.concatenate([cluster, other])
+    labels = np.concatenate([(cluster[:, 0] > 0).astype(int), np.full(300, 2)])
     review = review_of(labels)
     cards = cards_of(points, review)
     assert [h.other for h in cards.hints(0, review) if h.kind == "merge"] == [1]
@@ -153,7 +153,7 @@ def test_valley_is_between_0_and_1():
     assert valley(near, near) == 1.0
 
 
-def test_kmeans_finds_what_is_apart_largest_first():
+def test_kmeans_finds_separated_clusters_largest_first():
     sizes = (120, 70, 30)
     points = np.concatenate([GENERATOR.normal(10 * i, 1, (n, 5)) for i, n in enumerate(sizes)])
     found = kmeans(points.astype(np.float32), 3, seed=0)
@@ -162,5 +162,5 @@ def test_kmeans_finds_what_is_apart_largest_first():
     np.testing.assert_array_equal(found.labels, again.labels)
 
 
-def test_samples_that_are_all_alike_make_one_cluster():
+def test_equal_samples_make_one_cluster():
     assert set(kmeans(np.ones((20, 3), np.float32), 3, seed=0).labels.tolist()) == {0}

@@ -1,4 +1,4 @@
-"""The explorer's server as a browser meets it: requests that mean harm."""
+"""The explorer's server against malicious requests."""
 
 import contextlib
 import json
@@ -23,10 +23,10 @@ def test_nothing_is_answered_without_the_token(client):
             assert client.token.encode() not in content
             status, _, _ = client.raw("GET", f"{path}?token={urllib.parse.quote(token)}")
             assert status == 401
-    assert client.raw("GET", f"/api/run?token={client.token}")[0] == 401, "in the address of the page only"
+    assert client.raw("GET", f"/api/run?token={client.token}")[0] == 401, "only in the address of the page"
 
 
-def test_a_page_without_the_token_is_a_page_and_brings_nothing_in(client):
+def test_the_page_without_the_token_explains_itself_and_loads_nothing(client):
     status, headers, content = client.raw("GET", "/", headers={})
     assert status == 401
     text = content.decode()
@@ -50,14 +50,14 @@ def test_the_address_sets_a_cookie_that_scripts_cannot_read(client):
 
 
 def test_a_link_from_elsewhere_still_leads_to_the_page(client):
-    """The browser keeps a strict cookie back on that way; a page of our own that reloads gets it."""
+    """The browser withholds a strict cookie after such a link; a reload by our own page gets it."""
     _, _, content = client.raw("GET", "/", headers={"Sec-Fetch-Site": "cross-site"})
     assert b'http-equiv="refresh"' in content
     _, _, content = client.raw("GET", "/", headers={"Sec-Fetch-Site": "same-origin"})
-    assert b"refresh" not in content, "but it does not reload for ever"
+    assert b"refresh" not in content, "it does not reload forever"
 
 
-def test_a_token_can_be_set_but_not_a_weak_one(monkeypatch):
+def test_a_token_can_be_set_unless_it_is_weak(monkeypatch):
     from cdknet.explorer.server import chosen_token
 
     assert len(chosen_token()) >= 32
@@ -139,7 +139,7 @@ def test_no_path_leads_out_of_the_bundle(client, tmp_path):
 @pytest.mark.parametrize(
     "out", ["../x", "a/b", "/tmp/x", "..", ".", "", "x\0", "a b", "run", "-x", "x.", "é"]
 )
-def test_refining_goes_to_a_plain_new_folder_beside_the_run_only(client, run, out):
+def test_refining_writes_only_to_a_new_plain_folder_beside_the_run(client, run, out):
     before = sorted(p.name for p in run.parent.iterdir())
     assert client.post("/api/refine", {"out": out}, 422)["error"]
     assert sorted(p.name for p in run.parent.iterdir()) == before
@@ -151,7 +151,7 @@ def test_every_answer_carries_the_safe_headers(client):
         for token in (client.token, ""):
             _, headers, _ = client.raw("GET", path, headers={"X-Cdknet-Token": token})
             policy = headers["content-security-policy"]
-            bare = path == "/" and not token  # its style stands inside it, and may by its hash
+            bare = path == "/" and not token  # its inline style is allowed by its hash
             assert (re.sub("'sha256-[^']+'", "'self'", policy, count=1) if bare else policy) == CSP
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["x-frame-options"] == "DENY"
@@ -159,9 +159,9 @@ def test_every_answer_carries_the_safe_headers(client):
     assert "unsafe" not in CSP
 
 
-def test_what_goes_wrong_inside_is_not_shown(fresh, monkeypatch):
+def test_internal_errors_are_not_shown(fresh, monkeypatch):
     def broken(self):
-        raise RuntimeError("secret of the inside")
+        raise RuntimeError("internal secret")
 
     monkeypatch.setattr(Session, "state", broken)
     status, headers, content = fresh.raw("GET", "/api/state", headers={"X-Cdknet-Token": fresh.token})
@@ -183,7 +183,7 @@ def test_no_request_that_the_description_allows_or_forbids_breaks_the_server(tmp
         for mode in (schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE):
             for found in schema.get_all_operations():
                 operation = found.ok()
-                if operation.path in ("/api/events", "/api/refine"):  # one never ends, one starts a training
+                if operation.path in ("/api/events", "/api/refine"):  # one never ends, one starts training
                     continue
 
                 @given(case=operation.as_strategy(generation_mode=mode))
@@ -197,7 +197,7 @@ def test_no_request_that_the_description_allows_or_forbids_breaks_the_server(tmp
                     assert response.status_code < 500, (case.as_curl_command(), response.text)
                     checked += 1
 
-                with contextlib.suppress(Unsatisfiable):  # nothing can be wrong where nothing is asked
+                with contextlib.suppress(Unsatisfiable):  # nothing can be wrong without parameters
                     ask()
         assert checked > 300
         assert client.json("/api/state")["classes"]

@@ -1,4 +1,4 @@
-"""The page of the explorer, in a real browser: a person's way through it, and what must never happen."""
+"""The explorer's page in a real browser: a complete review, and what must never happen."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_from_the_first_look_to_a_classifier_that_knows_the_names(
     tab.choose(three)
     tab.press("s")
     tab.answer("2")
-    tab.said("split in 2")
+    tab.said("split into 2")
     assert len(tab.names()) == 11
 
     # note, reject, mark as known
@@ -384,7 +384,7 @@ def test_a_run_opened_to_look_at_offers_nothing_that_changes_it(
     tab = Tab(browser).open(serve(make_run(tmp_path / "run", samples=False), "--read-only").address)
     tab.choose("new-1")
     assert tab.page.locator(".card-samples .thumb").first.inner_text().isdigit()
-    assert "does not hold its samples" in tab.page.locator(".card-samples .quiet").first.inner_text()
+    assert "does not store its samples" in tab.page.locator(".card-samples .quiet").first.inner_text()
     assert not any("api/sheet" in address for address in tab.requests)
     for action in ("Rename", "Merge", "Split", "Refine", "Undo"):
         assert tab.page.get_by_role("button", name=action).count() == 0
@@ -446,7 +446,7 @@ def test_what_is_refused_stays_in_its_dialog_with_the_reason(
     tab.press("r")
     field.fill("new-2")
     field.press("Enter")
-    tab.refused("name must be of one class only")
+    tab.refused("name must be unique")
     assert field.input_value() == "new-2"
     tab.answer("heron")
     tab.said("heron")
@@ -466,7 +466,7 @@ def test_what_is_refused_stays_in_its_dialog_with_the_reason(
     assert field.input_value() == "run-refined-2"
     field.fill("run-refined")
     field.press("Enter")
-    tab.refused("not there yet")
+    tab.refused("does not exist yet")
     tab.leave()
     # one Escape closes the search, whatever was typed
     tab.press("/")

@@ -1,4 +1,4 @@
-"""Teaching back: a refined run knows the classes by their reviewed names; and what goes out of a review."""
+"""Refining: a refined run knows the reviewed classes; and the export and report of a review."""
 
 import base64
 import csv
@@ -25,8 +25,8 @@ from cdknet.runs.format import read_config, read_run
 from runmaker import make_run
 
 DIGITS = load_digits()
-KEPT = np.flatnonzero(DIGITS.target < 5)[:400]
-X, TRUTH = DIGITS.images[KEPT].astype(np.float32), DIGITS.target[KEPT]
+ROWS = np.flatnonzero(DIGITS.target < 5)[:400]
+X, TRUTH = DIGITS.images[ROWS].astype(np.float32), DIGITS.target[ROWS]
 Y = np.where(TRUTH < 3, TRUTH, -1)
 QUICK = {
     "n_new_classes": 2,
@@ -73,7 +73,7 @@ def npz(folder):
     return folder / "data.npz"
 
 
-def test_a_saved_model_holds_its_samples(model, run, tmp_path):
+def test_a_saved_model_stores_its_samples(model, run, tmp_path):
     np.testing.assert_array_equal(np.load(run / "samples.npy"), X)
     assert read_run(run).samples.dtype == np.float32
     again = ClassDiscovery.load(run).save(tmp_path / "again")
@@ -83,7 +83,7 @@ def test_a_saved_model_holds_its_samples(model, run, tmp_path):
     assert open_run(bare).samples is None
 
 
-def test_samples_stay_out_of_a_run_where_asked_and_can_be_named_again(tmp_path, capsys):
+def test_samples_can_be_left_out_of_a_run_and_passed_again_later(tmp_path, capsys):
     from cdknet.cli.review import _session
 
     data, out = tmp_path / "data.npz", tmp_path / "run"
@@ -96,16 +96,16 @@ def test_samples_stay_out_of_a_run_where_asked_and_can_be_named_again(tmp_path, 
     session = _session(out, None, str(data), {})
     assert session.sample(3)["values"][20][1] == X[3].ravel()[20]
     assert main(["refine", str(out), "--out", str(tmp_path / "run2"), "--data", str(data)]) == 0
-    assert (tmp_path / "run2" / "samples.npy").exists(), "and from here on they are there"
+    assert (tmp_path / "run2" / "samples.npy").exists(), "from here on they are stored"
 
 
 def test_samples_of_another_file_are_refused(run, model, tmp_path, capsys):
-    """Of the same shape, in the same names: told by their values."""
+    """They have the same shape and ids; only the values differ."""
     other = X[::-1].copy()
     bare = model.save(tmp_path / "bare", samples=False)
     for folder in (run, bare):
         assert open_run(folder, samples=X.astype(np.float64)).samples is not None, (
-            "what a network sees is one"
+            "in float32 they are the same"
         )
         with pytest.raises(ValueError, match="other values"):
             open_run(folder, samples=other)
@@ -117,7 +117,7 @@ def test_samples_of_another_file_are_refused(run, model, tmp_path, capsys):
     older = json.loads((bare / "config.json").read_text())
     del older["samples_digest"]
     (bare / "config.json").write_text(json.dumps(older))
-    assert open_run(bare, samples=other).samples is not None, "an older run has nothing to tell them by"
+    assert open_run(bare, samples=other).samples is not None, "an older run has no digest to compare"
     data, wrong = tmp_path / "data.npz", tmp_path / "wrong.npz"
     np.savez(data, X=X.reshape(len(X), -1), y=Y)
     np.savez(wrong, X=other.reshape(len(X), -1))
@@ -129,12 +129,12 @@ def test_samples_of_another_file_are_refused(run, model, tmp_path, capsys):
     assert "other values" in capsys.readouterr().err
 
 
-def test_samples_too_large_are_left_out(model, tmp_path, monkeypatch):
+def test_samples_that_are_too_large_are_left_out(model, tmp_path, monkeypatch):
     monkeypatch.setattr("cdknet.estimators.storable", lambda X: None)
     assert not (model.save(tmp_path / "run") / "samples.npy").exists()
 
 
-def test_a_refined_run_answers_with_the_given_names(run, tmp_path, capsys):
+def test_a_refined_run_predicts_the_reviewed_names(run, tmp_path, capsys):
     """Discover, review, refine, predict: the whole loop, through the command line."""
     found = {t: int(np.bincount(open_run(run).assignment[t == TRUTH]).argmax()) for t in (3, 4)}
     assert set(found.values()) == {3, 4}, "each new digit has its own class"
@@ -185,13 +185,13 @@ def test_classes_keep_their_ids_through_splits_merges_and_a_second_round(run, tm
     assert set(loaded.predict(X)) <= set(loaded.classes_)
 
 
-def test_whole_numbers_stay_whole_numbers_where_all_are(run, tmp_path, no_pictures):
+def test_class_names_stay_whole_numbers_if_all_are(run, tmp_path, no_pictures):
     review(run, {"kind": "rename", "class": 3, "name": "7"})
     refine(run, tmp_path / "run2")
     assert ClassDiscovery.load(tmp_path / "run2").classes_.tolist() == [0, 1, 2, 7, 4]
 
 
-def test_an_interrupted_refinement_goes_on_to_the_same_result(run, tmp_path, no_pictures):
+def test_a_resumed_refinement_gives_the_same_result(run, tmp_path, no_pictures):
     review(run, {"kind": "rename", "class": 3, "name": "x"})
 
     def stop(row):
@@ -204,12 +204,12 @@ def test_an_interrupted_refinement_goes_on_to_the_same_result(run, tmp_path, no_
     assert (tmp_path / "run2.partial" / "job.json").exists()
     rows = []
     refine(run, tmp_path / "run2", watchers=[rows.append])
-    assert rows[0]["epoch"] == 3, "epochs 1 and 2 were kept"
+    assert rows[0]["epoch"] == 3, "epochs 1 and 2 were saved"
     for name in ("weights.safetensors", "labels.csv", "samples.npy"):
         assert (tmp_path / "run2" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_what_was_begun_on_an_older_review_is_begun_again(run, tmp_path, no_pictures):
+def test_a_refinement_of_an_older_review_is_started_again(run, tmp_path, no_pictures):
     def stop(row):
         if row["epoch"] == 3:
             raise KeyboardInterrupt
@@ -222,14 +222,14 @@ def test_what_was_begun_on_an_older_review_is_begun_again(run, tmp_path, no_pict
     assert rows[0]["epoch"] == 1
 
 
-@pytest.mark.parametrize("kept", ['{"seed": 0}', '{"kind": "refine", "run": "another"}', "[]", None])
-def test_what_another_job_left_unfinished_stays(kept, run, tmp_path, no_pictures):
-    left = tmp_path / "big.partial" / ("notes.txt" if kept is None else "job.json")
+@pytest.mark.parametrize("job", ['{"seed": 0}', '{"kind": "refine", "run": "another"}', "[]", None])
+def test_the_unfinished_folder_of_another_job_is_not_touched(job, run, tmp_path, no_pictures):
+    left = tmp_path / "big.partial" / ("notes.txt" if job is None else "job.json")
     left.parent.mkdir()
-    left.write_text(kept or "")
+    left.write_text(job or "")
     with pytest.raises(ValueError, match="must be an unfinished refinement of"):
         refine(run, tmp_path / "big", force=True)
-    assert left.read_text() == (kept or "")
+    assert left.read_text() == (job or "")
 
 
 @pytest.mark.parametrize("expansion", ["none", "last", "all"])
@@ -242,30 +242,30 @@ def test_every_kind_of_model_can_be_refined(expansion, tmp_path, no_pictures):
     assert np.mean(loaded.predict(X[TRUTH == 1]) == "ones") > 0.8
 
 
-def test_what_cannot_be_refined_is_said(run, model, tmp_path, capsys):
+def test_runs_that_cannot_be_refined_say_why(run, model, tmp_path, capsys):
     bare = model.save(tmp_path / "bare", samples=False)
 
-    def complaint(*arguments):
+    def error_of(*arguments):
         assert main([*map(str, arguments)]) == 2
         err = capsys.readouterr().err
         assert err.count("\n") == 1
         return err
 
-    assert "--data" in complaint("refine", bare, "--out", tmp_path / "x")
-    assert "must not exist yet" in complaint("refine", run, "--out", bare)
-    assert "must be a cdknet run folder" in complaint("refine", tmp_path / "no", "--out", tmp_path / "x")
+    assert "--data" in error_of("refine", bare, "--out", tmp_path / "x")
+    assert "must not exist yet" in error_of("refine", run, "--out", bare)
+    assert "must be a cdknet run folder" in error_of("refine", tmp_path / "no", "--out", tmp_path / "x")
     damaged = bytearray((run / "samples.npy").read_bytes())
     damaged[-3] ^= 1
     (run / "samples.npy").write_bytes(damaged)
-    assert "SHA-256" in complaint("refine", run, "--out", tmp_path / "x")
+    assert "SHA-256" in error_of("refine", run, "--out", tmp_path / "x")
     review(
         bare,
         {"kind": "mark_old", "class": 3, "old": 0},
         {"kind": "mark_old", "class": 4, "old": 1},
     )
     data = ["--data", npz(tmp_path)]
-    complained = complaint("refine", bare, "--out", tmp_path / "x", *data)
-    assert "at least one new class" in complained, "rows of a file are called row 0; an older run says 0"
+    message = error_of("refine", bare, "--out", tmp_path / "x", *data)
+    assert "at least one new class" in message, "ids of a file are like row 0, those of an older run like 0"
     with pytest.raises(ValueError, match="at least one new class"):
         refine(bare, tmp_path / "x", samples=X)
     assert not (tmp_path / "x").exists()
@@ -273,7 +273,7 @@ def test_what_cannot_be_refined_is_said(run, model, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_page_can_start_a_refinement_and_watch_it(run, tmp_path):
+def test_the_page_can_start_and_follow_a_refinement(run, tmp_path):
     import time
 
     from servermaker import Serving
@@ -292,12 +292,12 @@ def test_the_page_can_start_a_refinement_and_watch_it(run, tmp_path):
             time.sleep(0.02)
         assert status["state"] == "done", status["error"]
         assert "refine" in stages
-        assert shares == sorted(shares), "it never goes back"
+        assert shares == sorted(shares), "it never decreases"
         assert status["free"] == "run-refined"
     assert "three" in ClassDiscovery.load(tmp_path / "run2").classes_
 
 
-def test_a_refinement_is_refused_before_it_starts_where_it_cannot_be(model, tmp_path):
+def test_an_impossible_refinement_is_refused_before_it_starts(model, tmp_path):
     from servermaker import Serving
 
     with Serving(model.save(tmp_path / "my run", samples=False)) as client:
@@ -310,7 +310,7 @@ def test_a_refinement_is_refused_before_it_starts_where_it_cannot_be(model, tmp_
     assert [path.name for path in tmp_path.glob("run2*")] == []
 
 
-def test_a_refinement_that_cannot_be_started_says_so_and_may_be_tried_again(tmp_path, monkeypatch):
+def test_a_refinement_that_fails_to_start_says_so_and_can_be_tried_again(tmp_path, monkeypatch):
     import time
 
     from cdknet.explorer.refining import Refining
@@ -330,8 +330,8 @@ def test_a_refinement_that_cannot_be_started_says_so_and_may_be_tried_again(tmp_
         assert "No space left on device" in status["error"]
 
 
-def test_a_refinement_interrupted_at_its_last_moment_has_written_nothing(model, tmp_path):
-    """Once the run is written there is nothing left to interrupt."""
+def test_a_refinement_interrupted_before_writing_leaves_no_run(model, tmp_path):
+    """The run is written after the last moment at which it can be interrupted."""
     run = model.save(tmp_path / "run")
     review(run, {"kind": "rename", "class": 3, "name": "x"})
 
@@ -350,7 +350,7 @@ def test_a_refinement_interrupted_at_its_last_moment_has_written_nothing(model, 
 
 
 @pytest.mark.slow
-def test_the_page_can_refine_a_run_whose_samples_were_named_again(model, tmp_path):
+def test_the_page_can_refine_a_run_whose_samples_were_passed_again(model, tmp_path):
     import time
 
     from cdknet.explorer.refining import Refining
@@ -365,11 +365,11 @@ def test_the_page_can_refine_a_run_whose_samples_were_named_again(model, tmp_pat
     np.testing.assert_array_equal(np.load(tmp_path / "run2" / "samples.npy"), X)
 
 
-# Out
+# Export and report
 
 
 @pytest.mark.parametrize("format", ["csv", "json", "parquet"])
-def test_the_export_command_writes_what_was_reviewed(format, tmp_path, capsys):
+def test_the_export_command_writes_the_reviewed_labels(format, tmp_path, capsys):
     run = make_run(tmp_path / "run")
     review(run, {"kind": "rename", "class": 3, "name": "x"}, {"kind": "reject", "samples": [0]})
     out = tmp_path / f"labels.{format}"
@@ -389,7 +389,7 @@ def embedded(page: bytes) -> dict:
 
 @pytest.fixture
 def bundle(tmp_path, monkeypatch):
-    """A page as the front end builds it, small."""
+    """A small page like the one that the front end builds."""
     static = tmp_path / "static"
     static.mkdir()
     (static / "index.html").write_text(
@@ -402,7 +402,7 @@ def bundle(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "STATIC", static)
 
 
-def test_a_report_is_one_page_with_everything_in_it(bundle, tmp_path):
+def test_a_report_is_one_page_that_contains_everything(bundle, tmp_path):
     ids = ["</script><script>alert(1)</script>", "\u2028", *(f"row {i}" for i in range(298))]
     run = make_run(tmp_path / "run", ids=ids)
     session = review(run, {"kind": "rename", "class": 3, "name": "<img src=x onerror=alert(1)>"})
@@ -424,7 +424,7 @@ def test_a_report_is_one_page_with_everything_in_it(bundle, tmp_path):
     drawn = np.asarray(session.drawer.thumbnail(77, size), dtype=float)
     assert np.abs(cell - drawn).max() <= 255 / 30 + 1, "to the nearest of 16 greys"
     text = page.decode()
-    assert text.count("<script") == 2, "data and code, nothing that a name brought in"
+    assert text.count("<script") == 2, "data and code, nothing from a name"
     assert "onerror=alert" not in re.sub(r"id=\"cdknet-report\">.*?</script>", "", text, flags=re.S)
     assert "src=" not in re.sub(r"<script.*", "", text, flags=re.S)
     assert "<link" not in text
@@ -437,10 +437,10 @@ def test_a_report_stays_within_its_size(bundle, tmp_path):
     session = Session(open_run(make_run(tmp_path / "run", n=2000)))
     whole, small = (report.report_html(session, largest=size) for size in (4_700_000, 120_000))
     assert len(small) <= 120_000 < len(whole)
-    kept = set(embedded(small)["thumbs"]["samples"])
-    assert len(kept) < 2000
+    shown = set(embedded(small)["thumbs"]["samples"])
+    assert len(shown) < 2000
     cards = embedded(small)["classes"].values()
-    assert {i for card in cards for i in card["central"]} <= kept, "cards keep their pictures"
+    assert {i for card in cards for i in card["central"]} <= shown, "cards keep their pictures"
     bare = Session(open_run(make_run(tmp_path / "bare", samples=False)))
     assert embedded(report.report_html(bare))["thumbs"] is None
 
@@ -454,7 +454,7 @@ def test_the_report_command(bundle, tmp_path, capsys):
     assert main(["report", str(run), "-o", str(out), "--force"]) == 0
 
 
-def test_names_of_folders_need_not_be_text(bundle, tmp_path, capsys):
+def test_names_of_folders_need_not_be_utf_8(bundle, tmp_path, capsys):
     odd = os.fsdecode(b"caf\xe9")
     options = {"expansion": "last", "label_weight": 1.0, "method": "cd-knet"}
     run = make_run(tmp_path / odd, n=60, options=options)
@@ -467,7 +467,7 @@ def test_names_of_folders_need_not_be_text(bundle, tmp_path, capsys):
     assert main(["report", str(run), "-o", str(tmp_path / f"{odd}.html")]) == 0
 
 
-def test_a_run_says_where_its_samples_came_from_in_text(tmp_path):
+def test_the_source_of_a_run_is_valid_text(tmp_path):
     folder = tmp_path / os.fsdecode(b"caf\xe9")
     folder.mkdir()
     np.savez(folder / "x.npz", X=X, y=Y)
@@ -483,7 +483,7 @@ def test_a_run_says_where_its_samples_came_from_in_text(tmp_path):
         (["explore", "nowhere"], "must be a cdknet run folder"),
         (["explore", "{run}/labels.csv"], "Got a file"),
         (["explore", "{run}", "--truth", "nowhere.csv"], "no such file"),
-        (["explore", "{run}", "--host", "203.0.113.7", "--no-browser"], "free here"),
+        (["explore", "{run}", "--host", "203.0.113.7", "--no-browser"], "a free address"),
         (["explore", "{run}", "--port", "70000"], "--port"),
         (["explore", "{run}", "--data", "nowhere.npz"], "no such file"),
         (["report", "{run}", "-o", "no/such/folder/r.html"], "a folder that exists"),
@@ -499,7 +499,7 @@ def test_mistakes_get_one_line_and_exit_code_2(arguments, message, tmp_path, mon
     assert message in err
 
 
-def test_a_missing_extra_is_named(tmp_path):
+def test_a_missing_extra_is_reported(tmp_path):
     code = (
         "import sys; sys.modules['fastapi'] = None\n"
         "import importlib.util as u; real = u.find_spec\n"
@@ -523,10 +523,10 @@ def test_opening_a_run_needs_neither_torch_nor_scikit_learn(tmp_path):
     assert done.stdout == "[]\n"
 
 
-def test_a_refined_run_still_knows_how_its_table_was_read(run, tmp_path, no_pictures):
-    told = {"dropped": ["note"], "fills": {"a": 1.5}, "label_column": "species", "id_column": "name"}
+def test_a_refined_run_remembers_how_its_table_was_read(run, tmp_path, no_pictures):
+    reading = {"dropped": ["note"], "fills": {"a": 1.5}, "label_column": "species", "id_column": "name"}
     config = json.loads((run / "config.json").read_text())
-    (run / "config.json").write_text(json.dumps(config | told))
+    (run / "config.json").write_text(json.dumps(config | reading))
     review(run, {"kind": "rename", "class": 3, "name": "three"})
     refine(run, tmp_path / "run2")
-    assert read_config(tmp_path / "run2").items() >= told.items()
+    assert read_config(tmp_path / "run2").items() >= reading.items()

@@ -1,4 +1,4 @@
-"""The review: what is undone is as it was, what the journal says is the state, and nothing is ever lost."""
+"""The review: undo restores the state, the journal defines it, and nothing is ever lost."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def do(j: Journal, **action):
     return j.do(j.revision, action, halves)
 
 
-# What a person may do: mostly possible things, now and then impossible ones.
+# What a person may do: mostly possible actions, now and then impossible ones.
 
 ids = st.integers(0, 12)
 rows = st.lists(st.integers(0, N), min_size=0, max_size=5)
@@ -66,11 +66,11 @@ def play(j: Journal, played) -> None:
             else:
                 j.do(j.revision, step, halves)
         except ReviewError:
-            assert j.review.same_as(before), "what is refused changes nothing"
+            assert j.review.same_as(before), "a refused action changes nothing"
 
 
 @given(st.lists(steps, max_size=25))
-def test_undoing_everything_restores_the_start_to_the_bit_and_redoing_the_end(played):
+def test_undoing_everything_restores_the_start_and_redoing_everything_the_end(played):
     with tempfile.TemporaryDirectory() as folder:
         j = journal(folder)
         play(j, played)
@@ -86,7 +86,7 @@ def test_undoing_everything_restores_the_start_to_the_bit_and_redoing_the_end(pl
 
 
 @given(st.lists(steps, max_size=25))
-def test_the_journal_read_again_is_the_state(played):
+def test_reading_the_journal_gives_the_same_state(played):
     with tempfile.TemporaryDirectory() as folder:
         j = journal(folder)
         play(j, played)
@@ -104,7 +104,7 @@ def test_the_journal_read_again_is_the_state(played):
 
 
 @given(st.lists(steps, max_size=25))
-def test_ids_are_never_used_twice_and_every_sample_has_a_class_that_is_there(played):
+def test_ids_are_never_used_twice_and_every_sample_has_an_existing_class(played):
     with tempfile.TemporaryDirectory() as folder:
         j = journal(folder)
         given_out = set(j.review.classes)
@@ -153,27 +153,27 @@ def test_each_action_does_what_it_says(tmp_path):
     [
         ({"kind": "merge", "classes": [0, 3], "into": 3}, "must be new to be merged"),
         ({"kind": "merge", "classes": [3], "into": 3}, "at least one class besides"),
-        ({"kind": "rename", "class": 3, "name": "a"}, "merge the two"),
-        ({"kind": "rename", "class": 3, "name": "new-1"}, "which it has"),
+        ({"kind": "rename", "class": 3, "name": "a"}, "merge the two classes"),
+        ({"kind": "rename", "class": 3, "name": "new-1"}, "must differ from the present name"),
         ({"kind": "rename", "class": 3, "name": "-1"}, "unlabelled"),
         ({"kind": "rename", "class": 3, "name": "\ud800"}, "one line"),
-        ({"kind": "rename", "class": 99, "name": "x"}, "a class that is there"),
-        ({"kind": "rename", "class": True, "name": "x"}, "a class that is there"),
+        ({"kind": "rename", "class": 99, "name": "x"}, "an existing class"),
+        ({"kind": "rename", "class": True, "name": "x"}, "an existing class"),
         ({"kind": "split", "class": 3, "k": 1}, "k must be from 2"),
         ({"kind": "split", "class": 3, "k": 2.5}, "whole number"),
         ({"kind": "move", "samples": [99], "to": 3}, "from 0 to 23"),
         ({"kind": "move", "samples": "012", "to": 3}, "a list"),
         ({"kind": "move", "samples": [3], "to": 3}, "of other classes"),
         ({"kind": "mark_old", "class": 0, "old": 1}, "must be new to be marked"),
-        ({"kind": "mark_old", "class": 3, "old": 4}, "must be old to be what"),
+        ({"kind": "mark_old", "class": 3, "old": 4}, "must be old to be chosen"),
         ({"kind": "note", "class": 3, "text": "x" * 5000}, "at most 4000"),
         ({"kind": "reject", "samples": [1], "class": 3}, "samples or a class"),
-        ({"kind": "reject"}, "a class that is there"),
+        ({"kind": "reject"}, "an existing class"),
         ({"kind": "erase"}, "kind must be one of"),
         ({}, "kind must be one of"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_leaves_no_line(action, message, tmp_path):
+def test_impossible_actions_are_explained_and_not_written(action, message, tmp_path):
     j = journal(tmp_path)
     with pytest.raises(ReviewError, match=message):
         j.do(0, action, halves)
@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_said_and_leaves_no_line(action, message, tmp_pat
     assert journal(tmp_path).revision == 0
 
 
-def test_a_name_that_a_class_once_had_is_not_given_to_another(tmp_path):
+def test_a_name_that_a_class_once_had_is_not_chosen_for_another(tmp_path):
     j = journal(tmp_path)
     do(j, kind="rename", **{"class": 3}, name="six")
     do(j, kind="move", samples=[0], to=None)
@@ -193,7 +193,7 @@ def test_a_name_that_a_class_once_had_is_not_given_to_another(tmp_path):
     do(again, kind="move", samples=[2], to=None)
     assert again.review.classes[7].name == "new-5", "also after a restart"
     do(again, kind="rename", **{"class": 3}, name="new-1")
-    assert again.review.classes[3].name == "new-1", "a person may"
+    assert again.review.classes[3].name == "new-1", "a person may choose it"
 
 
 def test_a_class_with_braces_in_its_name_can_be_split_again(tmp_path):
@@ -205,11 +205,11 @@ def test_a_class_with_braces_in_its_name_can_be_split_again(tmp_path):
     assert {"{a} {} {", "{a} {} { (2)", "{a} {} { (3)"} <= names
 
 
-def test_a_hint_stays_away_until_the_class_changes(tmp_path):
+def test_a_dismissed_hint_stays_hidden_until_the_class_changes(tmp_path):
     j = journal(tmp_path)
     do(j, kind="dismiss", **{"class": 3, "hint": "split"})
     done = do(j, kind="dismiss", **{"class": 3, "hint": "merge", "with": 4})
-    assert done.summary == "hint that new-1 and new-2 are one dismissed"
+    assert done.summary == "hint to merge new-1 and new-2 dismissed"
     assert j.review.dismissed(3, "split", None)
     assert j.review.dismissed(3, "merge", 4)
     assert j.review.dismissed(4, "merge", 3)
@@ -228,22 +228,22 @@ def test_a_hint_stays_away_until_the_class_changes(tmp_path):
         do(j, kind="dismiss", **{"class": 3, "hint": "split"})
 
 
-def test_a_class_that_cannot_be_divided_is_not(tmp_path):
+def test_a_class_that_cannot_be_separated_is_not_split(tmp_path):
     j = journal(tmp_path)
-    with pytest.raises(ReviewError, match="told apart"):
+    with pytest.raises(ReviewError, match="can be separated"):
         j.do(0, {"kind": "split", "class": 3, "k": 2}, lambda rows, k: np.zeros(len(rows), int))
 
 
-def test_ids_end_before_the_mark_of_rejected_samples():
+def test_ids_end_before_the_id_of_rejected_samples():
     review = start()
     review.next_id = MOST_CLASSES
     with pytest.raises(ReviewError, match="at most"):
         resolve(review, {"kind": "move", "samples": [1], "to": None}, halves)
-    with pytest.raises(ReviewError, match="id of its own"):
+    with pytest.raises(ReviewError, match="an unused id"):
         change_of(review, {"kind": "move", "samples": [1], "to": REJECTED, "name": "x"})
 
 
-def test_a_new_action_ends_what_could_be_redone(tmp_path):
+def test_a_new_action_discards_what_could_be_redone(tmp_path):
     j = journal(tmp_path)
     do(j, kind="rename", **{"class": 3}, name="x")
     j.undo(1)
@@ -264,7 +264,7 @@ def test_a_stale_write_is_refused_and_writes_nothing(tmp_path):
     with pytest.raises(Stale) as caught:
         b.do(0, {"kind": "rename", "class": 4, "name": "y"}, halves)
     assert caught.value.revision == 1
-    assert b.review.same_as(a.review), "and it now knows what the other did"
+    assert b.review.same_as(a.review), "it has read what the other did"
     b.do(1, {"kind": "rename", "class": 4, "name": "y"}, halves)
     a.catch_up()
     assert a.review.same_as(b.review)
@@ -274,22 +274,22 @@ def test_a_stale_write_is_refused_and_writes_nothing(tmp_path):
 TAILS = {
     "nothing": b"",
     "zeros": b"\0" * 40,
-    "cut": b'{"revision": 4, "do"\n',
-    "no text": b"\xff\xfe\n",
+    "incomplete": b'{"revision": 4, "do"\n',
+    "not text": b"\xff\xfe\n",
     "long": b'{"do": "' + b"x" * 900,
 }
 
 
 @pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
-def test_a_torn_last_line_is_cut_wherever_it_was_torn(tail, tmp_path):
+def test_an_incomplete_last_line_is_removed_wherever_it_ends(tail, tmp_path):
     j = journal(tmp_path)
     for name in "xyz":
         do(j, kind="rename", **{"class": 3}, name=name)
     path = tmp_path / JOURNAL
     whole = path.read_bytes()
     last = whole[:-1].rfind(b"\n") + 1
-    for cut in range(last, len(whole)):
-        path.write_bytes(whole[:cut] + (tail if cut == last else b""))
+    for end in range(last, len(whole)):
+        path.write_bytes(whole[:end] + (tail if end == last else b""))
         again = journal(tmp_path)
         assert again.revision == 2
         assert again.review.classes[3].name == "y"
@@ -300,14 +300,14 @@ def test_a_torn_last_line_is_cut_wherever_it_was_torn(tail, tmp_path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda lines: [lines[0], b"garbage", *lines[2:]], "no JSON"),
+        (lambda lines: [lines[0], b"garbage", *lines[2:]], "not JSON"),
         (lambda lines: [lines[0], *lines[2:]], "revision 2 after 0"),
         (lambda lines: [*lines[:2], lines[2].replace(b'"class":3', b'"class":77'), *lines[3:]], "revision 2"),
         (lambda lines: [b'{"format":"other"}', *lines[1:]], "first line"),
         (lambda lines: [lines[0].replace(b'"run":"run"', b'"run":"another"'), *lines[1:]], "of this run"),
     ],
 )
-def test_a_damaged_journal_is_named(damage, message, tmp_path):
+def test_a_damaged_journal_is_refused(damage, message, tmp_path):
     j = journal(tmp_path)
     for name in "xyz":
         do(j, kind="rename", **{"class": 3}, name=name)
@@ -317,12 +317,12 @@ def test_a_damaged_journal_is_named(damage, message, tmp_path):
         journal(tmp_path)
 
 
-def test_nothing_is_written_into_a_run_that_took_the_place_of_the_one_opened(tmp_path):
+def test_nothing_is_written_into_a_run_that_replaced_the_opened_one(tmp_path):
     (tmp_path / "run").mkdir()
     opened = journal(tmp_path / "run")
     (tmp_path / "run").rename(tmp_path / "old")
     (tmp_path / "run").mkdir()
-    with pytest.raises(ReviewError, match="replaced by another meanwhile"):
+    with pytest.raises(ReviewError, match="replaced by another one"):
         do(opened, kind="rename", **{"class": 3}, name="x")
     assert not list((tmp_path / "run").iterdir())
 
@@ -336,7 +336,7 @@ def test_a_journal_that_is_a_link_is_not_followed(tmp_path):
     assert (tmp_path / "elsewhere").read_text() == ""
 
 
-def test_a_full_disk_leaves_the_state_and_the_file_as_they_were(tmp_path, monkeypatch):
+def test_a_full_disk_changes_neither_the_state_nor_the_file(tmp_path, monkeypatch):
     j = journal(tmp_path)
     do(j, kind="rename", **{"class": 3}, name="x")
     before = (tmp_path / JOURNAL).read_bytes()
@@ -380,33 +380,33 @@ def writer(folder, name):
     )
 
 
-def test_kill_9_at_any_moment_loses_nothing_that_was_answered(tmp_path):
+def test_kill_9_at_any_moment_loses_no_confirmed_action(tmp_path):
     for round in range(4):
         process = writer(tmp_path, f"w{round}")
-        first = process.stdout.readline()  # it is under way
+        first = process.stdout.readline()  # it has started
         time.sleep(0.01 * round + 0.003)
         os.kill(process.pid, signal.SIGKILL)
         lines = [first, *process.communicate()[0].splitlines(keepends=True)]
-        answered = [line.split(" ", 1) for line in lines if line.endswith("\n")]
+        confirmed = [line.split(" ", 1) for line in lines if line.endswith("\n")]
         j = journal(tmp_path)
-        for revision, text in answered:
+        for revision, text in confirmed:
             action = json.loads((tmp_path / JOURNAL).read_bytes().split(b"\n")[int(revision)])["do"]
             assert action["text"] == text.strip()
-        assert j.revision <= int(answered[-1][0]) + 1, "and at most the one under way is more"
+        assert j.revision <= int(confirmed[-1][0]) + 1, "at most the unfinished action is there as well"
         do(j, kind="rename", **{"class": 3}, name=f"after {round}")
 
 
-def test_two_processes_at_once_write_one_journal(tmp_path):
+def test_two_processes_at_once_write_one_valid_journal(tmp_path):
     both = [writer(tmp_path, name) for name in "pq"]
     for process in both:
         process.stdout.readline()
     time.sleep(0.3)
-    said = []
+    confirmed = []
     for process in both:
         process.kill()
-        said += [int(line.split()[0]) for line in process.communicate()[0].splitlines()]
-    j = journal(tmp_path)  # raises if a line were lost, doubled or mixed up
-    assert len(said) == len(set(said))
-    assert j.revision >= max(said)
+        confirmed += [int(line.split()[0]) for line in process.communicate()[0].splitlines()]
+    j = journal(tmp_path)  # raises if a line is lost, repeated or mixed up
+    assert len(confirmed) == len(set(confirmed))
+    assert j.revision >= max(confirmed)
     authors = {e.change.classes[3][1].note[0] for e in j.entries}
     assert authors == {"p", "q"}

@@ -1,4 +1,4 @@
-"""The explorer's server as a browser meets it: a real socket, real requests, and some that mean harm."""
+"""The explorer's server over a real socket: what it answers, and how it changes a review."""
 
 import csv
 import http.client
@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 import urllib.parse
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +23,7 @@ from cdknet.explorer.session import Session, export
 
 from runmaker import make_run
 
-# What it says
+# Answers
 
 
 def test_the_run_is_described(client):
@@ -33,15 +32,16 @@ def test_the_run_is_described(client):
     assert about["truth_names"] == [f"true {i}" for i in range(5)]
     assert about["scores"]["acc"] == 1.0
     assert about["confusion"]["counts"] == [[60, 0], [0, 60]]
-    assert about["source"] == "made-up.npz", "no folders of this machine"
+    assert about["source"] == "made-up.npz", "no folders of the machine"
 
 
-def test_how_far_to_trust_a_run_is_said(tmp_path):
-    run = make_run(tmp_path / "told")
+def test_the_run_says_how_far_to_trust_it(tmp_path):
+    run = make_run(tmp_path / "run")
     config = json.loads((run / "config.json").read_text())
     config["notes"] = ["column 'a' was left out"]
     config["confidence"] = {"overall": 0.9, "calibration": {"calibrated": True, "accuracy": 0.85}}
-    about = Session(replace(open_run(run), config=config)).about()
+    (run / "config.json").write_text(json.dumps(config))
+    about = Session(open_run(run)).about()
     assert about["confidence"].startswith("about 90 of 100 unlabelled samples")
     assert about["notes"] == ["column 'a' was left out"]
 
@@ -107,17 +107,16 @@ def test_pictures_of_every_kind(kind, tmp_path):
         assert values[2][1] == pytest.approx(float(session.run.samples[3, 2]), rel=1e-5)
 
 
-def test_kinds_are_those_that_networks_are_chosen_by():
-    from cdknet.explorer.samples import kind_of
-    from cdknet.nets.architectures import choose_architecture, is_iq
+def test_samples_are_shown_by_the_rule_that_chooses_the_network():
+    from cdknet.explorer.samples import Drawer
+    from cdknet.nets.architectures import choose_architecture
 
+    network = {"image": ("paper-mnist", "paper-cifar"), "radio": ("paper-rf",), "vector": ("mlp",)}
     for shape in [(5,), (28, 28), (8, 8), (3, 32, 32), (2, 64), (2, 31), (3, 30), (1, 6, 6), (64, 2)]:
-        assert (kind_of(shape) == "radio") == is_iq(shape)
-        drawn_as_image = kind_of(shape) == "image"
-        assert drawn_as_image == (choose_architecture(shape) in ("paper-mnist", "paper-cifar"))
+        assert choose_architecture(shape) in network[Drawer(np.zeros((1, *shape), np.float32)).kind]
 
 
-def test_pictures_are_not_sent_twice(client):
+def test_a_picture_that_the_browser_has_is_not_sent_again(client):
     status, headers, _ = client.raw("GET", "/api/samples/1/picture", headers={"X-Cdknet-Token": client.token})
     assert (status, headers["content-type"]) == (200, "image/png")
     assert client.get("/api/samples/1/picture", 304, **{"If-None-Match": headers["etag"]}) == b""
@@ -131,7 +130,7 @@ def test_an_older_run_without_samples_still_opens(tmp_path):
     session = Session(open_run(make_run(tmp_path / "run", samples=False)))
     assert session.about()["has_samples"] is False
     assert "--data" in session.about()["samples_note"]
-    with pytest.raises(LookupError, match="does not hold its samples"):
+    with pytest.raises(LookupError, match="does not store its samples"):
         session.picture(0)
     X = np.zeros((300, 8, 8), np.float32)
     assert Session(open_run(tmp_path / "run", samples=X)).picture(0)
@@ -141,7 +140,7 @@ def test_an_older_run_without_samples_still_opens(tmp_path):
         open_run(tmp_path / "run", samples=X, sample_ids=[f"x{i}" for i in range(300)])
 
 
-def test_samples_that_were_changed_on_disk_are_found(tmp_path):
+def test_samples_that_were_changed_on_disk_are_detected(tmp_path):
     from cdknet.runs.format import read_config, verify_samples
 
     run = make_run(tmp_path / "run")
@@ -157,7 +156,7 @@ def test_samples_that_were_changed_on_disk_are_found(tmp_path):
         open_run(run)
 
 
-# Changing
+# Actions
 
 
 def test_actions_change_the_state_and_can_be_undone(fresh):
@@ -208,15 +207,15 @@ def test_two_servers_on_one_run_see_each_other(tmp_path):
         assert one.post("/api/undo", {"revision": 1}, 409)["revision"] == 2
 
 
-def test_events_tell_of_changes(fresh):
+def test_events_report_changes(fresh):
     connection = http.client.HTTPConnection("127.0.0.1", fresh.port, timeout=20)
     connection.request("GET", "/api/events", headers={"X-Cdknet-Token": fresh.token})
     stream = connection.getresponse()
     assert json.loads(stream.readline().removeprefix(b"data: ")) == {"revision": 0, "summary": None}
     stream.readline()
     fresh.act(kind="rename", **{"class": 3}, name="x")
-    told = {"revision": 1, "summary": "new-1 is now x"}
-    assert json.loads(stream.readline().removeprefix(b"data: ")) == told
+    event = {"revision": 1, "summary": "new-1 is now x"}
+    assert json.loads(stream.readline().removeprefix(b"data: ")) == event
     connection.close()
 
 
@@ -241,7 +240,7 @@ def test_a_dismissed_hint_is_not_shown(tmp_path):
         assert client.json("/api/classes/3")["hints"] == hints
 
 
-def test_formats_that_cannot_be_written_are_named(fresh, monkeypatch):
+def test_formats_that_cannot_be_written_say_why(fresh, monkeypatch):
     assert fresh.json("/api/run")["formats"] == {"csv": None, "parquet": None, "json": None}
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     formats = fresh.json("/api/run")["formats"]
@@ -249,18 +248,22 @@ def test_formats_that_cannot_be_written_are_named(fresh, monkeypatch):
     assert formats["parquet"] == fresh.json("/api/export?format=parquet", 501)["error"]
 
 
-def test_options_are_told_with_what_they_do(fresh, tmp_path):
-    """Only those that have a say in the run's method."""
+def test_options_are_listed_with_their_help(fresh, tmp_path):
+    """Only those that the run's method reads; of an unknown method, all that are declared."""
     about = fresh.json("/api/run")
     assert about["option_help"].keys() == {"expansion", "label_weight"}
     assert "layers that grow" in about["option_help"]["expansion"]
     run = make_run(tmp_path / "other", options={"method": "cd-knet", "heads": 4, "discover_epochs": 20})
     about = Session(open_run(run)).about()
-    assert about["option_help"].keys() == {"method", "discover_epochs"}
-    assert about["options"]["heads"] == 4
+    assert about["options"] == {"method": "cd-knet", "discover_epochs": 20}
+    assert about["option_help"].keys() == about["options"].keys()
+    run = make_run(tmp_path / "unknown", options={"method": "magic", "heads": 4, "discover_epochs": 20})
+    about = Session(open_run(run)).about()
+    assert about["options"] == {"method": "magic", "heads": 4, "discover_epochs": 20}
+    assert about["option_help"].keys() == about["options"].keys()
 
 
-def test_exports_hold_the_reviewed_labels(fresh):
+def test_exports_have_the_reviewed_labels(fresh):
     import pyarrow.parquet
 
     fresh.act(kind="rename", **{"class": 3}, name='=1+1, "quoted"')
@@ -278,11 +281,11 @@ def test_exports_hold_the_reviewed_labels(fresh):
     fresh.get("/api/export?format=xlsx", 422)
 
 
-def test_a_csv_export_holds_no_formula():
+def test_a_csv_export_has_no_formula():
     names = ["=1+1", "+a", "-a", "@a", "\ta", "\ra", "-1", "-2.5", "a=1", ""]
     text = export({"id": names, "confidence": [-0.5] * 10}, "csv").decode()
     safe = ["'=1+1", "'+a", "'-a", "'@a", "'\ta", "'\ra", "-1", "-2.5", "a=1", ""]
-    read = list(csv.reader(io.StringIO(text, newline="")))  # a carriage return is within quotes
+    read = list(csv.reader(io.StringIO(text, newline="")))  # a carriage return is inside quotes
     assert read[1:] == [[name, "-0.5"] for name in safe]
 
 
@@ -321,7 +324,7 @@ class At:
         return client
 
 
-def test_a_killed_server_takes_up_where_it_was(tmp_path):
+def test_a_killed_server_resumes_where_it_stopped(tmp_path):
     run = make_run(tmp_path / "run")
     process, url = explore(run)
     client = At(url)
@@ -363,7 +366,7 @@ def test_a_killed_server_takes_up_where_it_was(tmp_path):
     assert (process.returncode, stderr) == (0, "")
 
 
-def test_the_description_of_the_api_is_its_own(client):
+def test_the_description_lists_the_api_and_nothing_else(client):
     described = client.json("/api/openapi.json")["paths"]
     assert {"/api/run", "/api/actions", "/api/classes/{class_id}/samples"} <= described.keys()
     assert all(path.startswith("/api/") for path in described)

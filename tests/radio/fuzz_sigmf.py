@@ -1,9 +1,9 @@
-"""Fuzz the recording reader: any bytes must give samples or a ValueError, within the file's own size.
+"""Fuzz the recording reader: any bytes must give samples or a ValueError, with bounded memory.
 
     python tests/radio/fuzz_sigmf.py -max_total_time=180 CORPUS_FOLDER
 
-Needs atheris. Not collected by pytest. The first byte says what the others are: metadata beside fixed data,
-data beside fixed metadata, a raw file, or fields to change in sound metadata.
+Needs atheris. Not collected by pytest. The first byte says what the others are: metadata with fixed data,
+data with fixed metadata, a raw file, or fields to change in valid metadata.
 """
 
 import copy
@@ -81,7 +81,7 @@ def one_input(data: bytes) -> None:
     except ValueError as error:
         fault = str(error)
     assert "r." in fault, fault
-    assert used <= 4 * 4 * size, (used, size)  # float32 from bytes, and four times covered
+    assert used <= 4 * 4 * size, (used, size)  # float32 from bytes, and four times annotated
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""wifi-csi-30: features, split by time, and the file's checks."""
+"""wifi-csi-30: features, the split by time, and the checks of the file."""
 
 import os
 import zipfile
@@ -32,7 +32,7 @@ def small_file(path: Path, **changes) -> Path:
 
 
 @given(st.floats(-3, 3), st.floats(-0.5, 0.5), st.integers(0, 99))
-def test_a_line_is_taken_out_and_nothing_else(a, b, seed):
+def test_a_line_is_subtracted_and_nothing_else(a, b, seed):
     values = np.random.default_rng(seed).standard_normal((2, 30))
     clean = without_line(values, SUBCARRIERS)
     np.testing.assert_allclose(without_line(values + a + b * SUBCARRIERS, SUBCARRIERS), clean, atol=1e-9)
@@ -54,7 +54,7 @@ def test_gain_does_not_change_the_features():
     assert np.isfinite(features(np.zeros((1, 2, 3, 30), np.int8))).all()
 
 
-def test_earlier_frames_train_and_later_ones_test(tmp_path):
+def test_earlier_frames_are_for_training_and_later_ones_for_testing(tmp_path):
     data = load_wifi_csi_30(small_file(tmp_path / "f.npz"), burst=4)
     assert data["X_train"].shape == (30 * 7, 180)  # 28 of 40 frames
     assert data["X_test"].shape == (30 * 3, 180)
@@ -89,7 +89,7 @@ def test_the_receivers_columns_are_never_read(tmp_path):
         ({"device": np.ones(1200, int)}, "each of 1..30"),
         ({"device": np.ones(7, int)}, "1200 integers"),
         ({"device": np.full(1200, 1.5)}, "integers"),
-        ({"device": None}, "Fetch it again"),
+        ({"device": None}, "Get the file again"),
         ({"csi": np.array([{}] * 3)}, "no pickles"),
         ({"device": np.repeat(np.arange(1, 31), [1171, *[1] * 29])}, "frames of device"),
     ],
@@ -101,7 +101,7 @@ def test_a_wrong_file_is_refused_by_name(tmp_path, changes, says):
     assert str(path) in str(caught.value)
 
 
-def test_a_header_that_asks_for_more_than_the_file_holds_is_refused(tmp_path):
+def test_a_header_that_declares_more_than_the_file_holds_is_refused(tmp_path):
     path = small_file(tmp_path / "f.npz")
     with zipfile.ZipFile(path) as archive:
         members = {n: archive.read(n) for n in archive.namelist()}
@@ -109,12 +109,12 @@ def test_a_header_that_asks_for_more_than_the_file_holds_is_refused(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in (members | {"csi.npy": lie}).items():
             archive.writestr(name, content)
-    with pytest.raises(ValueError, match="Fetch it again"):
+    with pytest.raises(ValueError, match="Get the file again"):
         load_wifi_csi_30(path)
 
 
 @given(st.data())
-def test_a_damaged_file_ends_in_a_value_error(tmp_path_factory, data):
+def test_a_corrupted_file_raises_a_value_error(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("csi")
     raw = bytearray(small_file(folder / "f.npz").read_bytes())
     raw = raw[: data.draw(st.integers(0, len(raw)))] if data.draw(st.booleans()) else raw
@@ -139,8 +139,8 @@ def test_the_real_file_has_thirty_devices_and_its_caveats():
 
 
 @needs_data
-def test_a_linear_classifier_tells_old_devices_apart_on_later_frames():
-    """A floor well under the network's accuracy in benchmarks/radio_supervised.py."""
+def test_a_linear_classifier_separates_old_devices_on_later_frames():
+    """A bound well below the network's accuracy in benchmarks/radio_supervised.py."""
     from sklearn.linear_model import RidgeClassifier
 
     data = load_wifi_csi_30(REAL)

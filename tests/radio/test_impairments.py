@@ -1,4 +1,4 @@
-"""Each impairment alone does what its formula says, and no more."""
+"""Each impairment does exactly what its formula says."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def symbols(n: int = 20, m: int = 6, seed: int = 0) -> np.ndarray:
 
 
 def through(device: im.Device, sent: np.ndarray, seed: int = 1, **receiver: int):
-    """Sent by `device` over a perfect channel without noise, and received."""
+    """`sent` by `device` over a perfect channel without noise, as received."""
     x = ofdm.waveform(sent, lead=40, trail=40)
     normals = np.random.default_rng(seed).standard_normal(x.shape)
     x = im.transmit(x, device, rate=RATE, carrier=CARRIER, normals=normals)
@@ -36,12 +36,12 @@ def evm_db(got: np.ndarray, sent: np.ndarray) -> float:
 
 
 def phase_tracked(got: np.ndarray, sent: np.ndarray) -> np.ndarray:
-    """Every symbol turned back by the mean phase of its pilots, as the standard measures EVM (17.3.9.8)."""
+    """Every symbol rotated back by the mean phase of its pilots, as the standard measures EVM (17.3.9.8)."""
     common = np.sum(got[..., ofdm.PILOTS] * sent[..., ofdm.PILOTS].conj(), axis=-1, keepdims=True)
     return got * np.exp(-1j * np.angle(common))
 
 
-def test_a_perfect_device_changes_nothing_and_the_receiver_gives_back_what_was_sent():
+def test_a_perfect_device_changes_nothing_and_the_receiver_returns_what_was_sent():
     sent = symbols()
     x = ofdm.waveform(sent)
     np.testing.assert_array_equal(im.transmit(x, im.Device(), rate=RATE, carrier=CARRIER), x)
@@ -86,7 +86,7 @@ def test_the_carrier_leak_shows_on_subcarrier_zero_at_its_level(level_db, angle)
     np.testing.assert_allclose(leak, 10 ** (level_db / 20) * np.exp(1j * np.deg2rad(angle)), rtol=0.02)
 
 
-def test_the_carrier_does_not_leak_while_the_sender_is_off():
+def test_the_carrier_does_not_leak_while_the_transmitter_is_off():
     x = ofdm.waveform(symbols(n=1, m=1), lead=40, trail=40)
     device = im.Device(dc_level_db=-15.0, ripple=0.1, ripple_delay=77e-9)
     y = im.transmit(x, device, rate=RATE, carrier=CARRIER)
@@ -101,8 +101,8 @@ def test_the_receiver_measures_the_carrier_offset_of_the_crystal(ppm):
 
 
 @pytest.mark.parametrize("ppm", [-20.0, 20.0])
-def test_clock_skew_turns_subcarrier_k_by_2_pi_k_80_ppm_a_symbol(ppm):
-    """The carrier is corrected, so what is left grows with the subcarrier and with time since the LTF."""
+def test_clock_skew_rotates_subcarrier_k_by_2_pi_k_80_ppm_per_symbol(ppm):
+    """The carrier is corrected, so the rest grows with the subcarrier and with the time since the LTF."""
     sent = symbols()
     got = through(im.Device(crystal_ppm=ppm), sent).symbols / sent.__add__(sent == 0)
     data = np.sort(ofdm.USED)
@@ -170,7 +170,7 @@ def test_phase_noise_has_its_rms_its_bandwidth_and_the_evm_of_its_rms():
     assert np.sqrt(error.mean()) == pytest.approx(np.deg2rad(2.0), rel=0.05)
 
 
-def test_ripple_is_20_log_one_plus_a_and_the_equaliser_takes_it_out():
+def test_ripple_is_20_log_one_plus_a_and_the_equaliser_removes_it():
     sent = symbols()
     f = np.fft.fftfreq(4000, 1 / RATE)
     impulse = np.zeros((1, 4000), complex)
@@ -189,7 +189,7 @@ def test_mismatched_filters_leave_an_image_half_the_mismatch_high():
     )
 
 
-def test_noise_has_the_snr_asked_for_in_every_row():
+def test_noise_has_the_requested_snr_in_every_row():
     x = ofdm.waveform(symbols(n=50)) * np.geomspace(0.1, 10, 50)[:, None]
     snr = np.linspace(5, 30, 50)
     noise = im.thermal_noise(x, snr, np.random.default_rng(0).standard_normal((*x.shape, 2))) - x
@@ -220,17 +220,17 @@ def test_the_equaliser_undoes_any_channel_shorter_than_the_guard(seed, delay):
     assert evm_db(got.symbols, sent) < -80
 
 
-def test_keeping_the_carrier_offset_only_turns_the_samples():
+def test_keeping_the_carrier_offset_only_rotates_the_samples():
     got = through(im.Device(crystal_ppm=10.0), symbols())
     plain = equalised_samples(got)
-    kept = equalised_samples(got, keep_carrier_offset=True)
-    np.testing.assert_allclose(np.abs(kept), np.abs(plain))
-    turn = np.angle(kept[:, 1:64] * plain[:, :63] / kept[:, :63] / plain[:, 1:64])
+    rotated = equalised_samples(got, keep_carrier_offset=True)
+    np.testing.assert_allclose(np.abs(rotated), np.abs(plain))
+    turn = np.angle(rotated[:, 1:64] * plain[:, :63] / rotated[:, :63] / plain[:, 1:64])
     np.testing.assert_allclose(turn, 2 * np.pi * 10e-6 * CARRIER / ofdm.SAMPLE_RATE, rtol=1e-3)
 
 
 def noisy(n: int, snr_db: float):
-    """A perfect device through a perfect channel with noise, received; its start is known to 100 samples."""
+    """A perfect device over a perfect channel with noise, received; its start is known to 100 samples."""
     x = ofdm.waveform(symbols(n=n, m=1), lead=40, trail=140)
     normals = np.random.default_rng(5).standard_normal((*x.shape, 2))
     return receive(im.thermal_noise(x, np.full(n, snr_db), normals), 2, search=100, lead=40)
@@ -246,8 +246,8 @@ def test_the_carrier_is_measured_as_well_as_the_long_training_field_allows():
 def test_the_channel_estimate_averages_both_bodies_of_the_long_training_field():
     """Its error has half the noise of one body: 52 / 64 of the power falls on the used subcarriers."""
     channel = noisy(400, 20.0).channel[:, ofdm.USED]
-    channel = channel / np.exp(1j * np.angle(channel.mean(axis=0)))  # the early cut
-    channel = channel / np.exp(1j * np.angle(channel.mean(axis=1, keepdims=True)))  # the carrier's residue
+    channel = channel / np.exp(1j * np.angle(channel.mean(axis=0)))  # the early start
+    channel = channel / np.exp(1j * np.angle(channel.mean(axis=1, keepdims=True)))  # residual offset
     error = np.mean(np.abs(channel - 1) ** 2)
     assert error == pytest.approx(0.01 * 52 / 64 / 2, rel=0.15)
 

@@ -1,4 +1,4 @@
-"""The frame is the standard's: tables, training fields, SIGNAL, spectrum mask."""
+"""Frames follow the standard: tables, training fields, SIGNAL, spectrum mask."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def random_frame(rate: ofdm.Rate, n: int = 4, n_symbols: int = 6, seed: int = 0)
 
 
 def viterbi(coded: np.ndarray) -> np.ndarray:
-    """The likeliest input of the rate-1/2 code, started and ended in state 0, by dynamic programming."""
+    """The most likely input of the rate-1/2 code, from state 0 to state 0, by dynamic programming."""
     cost, paths = {0: 0}, {0: []}
     for a, b in coded.reshape(-1, 2):
         new_cost, new_paths = {}, {}
@@ -65,7 +65,7 @@ def test_the_scrambler_started_with_ones_gives_the_printed_sequence():
     np.testing.assert_array_equal(ofdm.scrambling_sequence(127)[:64], printed[0])
 
 
-def test_scrambling_sequences_are_one_cycle_seen_from_127_places():
+def test_scrambling_sequences_are_the_127_shifts_of_one_cycle():
     assert len({ofdm.scrambling_sequence(s).tobytes() for s in range(1, 128)}) == 127
     assert ofdm.scrambling_sequence(1).sum() == 64
     with pytest.raises(ValueError, match=r"1\.\.127"):
@@ -107,17 +107,17 @@ def test_signal_decodes_to_its_rate_and_length(rate):
 
 
 @pytest.mark.parametrize("rate", ALL_RATES, ids=lambda r: f"{r.mbps}")
-def test_a_rate_carries_the_bits_its_row_promises(rate):
-    kept = sum(rate.keep) / len(rate.keep)  # of two coded bits a data bit
-    assert rate.data_bits * 2 * kept == rate.coded_bits
+def test_a_rate_carries_the_bits_in_its_row(rate):
+    sent = sum(rate.keep) / len(rate.keep)  # of two coded bits per data bit
+    assert rate.data_bits * 2 * sent == rate.coded_bits
     assert rate.data_bits == rate.mbps * 4  # a symbol lasts 4 µs
 
 
 @pytest.mark.parametrize("m", [1, 2, 4, 6])
-def test_the_interleaver_is_a_permutation_that_parts_neighbours(m):
+def test_the_interleaver_is_a_permutation_that_separates_neighbours(m):
     p = ofdm.interleaver(m)
     assert sorted(p) == list(range(48 * m))
-    assert np.abs(np.diff(p // m)).min() >= 2  # neighbouring bits never share or touch a subcarrier
+    assert np.abs(np.diff(p // m)).min() >= 2  # neighbouring bits are never in adjacent subcarriers
 
 
 @pytest.mark.parametrize("m", [1, 2, 4, 6])
@@ -136,8 +136,8 @@ def test_bodies_hold_the_spectra_that_were_sent(rate, seed, oversampling):
     x = ofdm.waveform(symbols, oversampling=oversampling)[:, ::oversampling]
     for i in range(3):
         body = x[:, 320 + 80 * i + 16 - 4 :][:, :64]
-        turned = symbols[:, i] * np.exp(-2j * np.pi * np.fft.fftfreq(64) * 4)  # cut four samples early
-        np.testing.assert_allclose(ofdm.to_spectrum(body), turned, atol=1e-9)
+        rotated = symbols[:, i] * np.exp(-2j * np.pi * np.fft.fftfreq(64) * 4)  # starts four samples early
+        np.testing.assert_allclose(ofdm.to_spectrum(body), rotated, atol=1e-9)
 
 
 def test_tail_bits_end_the_payload_with_zeros_and_the_rest_is_padding():
@@ -158,7 +158,7 @@ def test_a_frame_has_mean_power_one():
 
 
 def mask_excess(x: np.ndarray, rate: float) -> float:
-    """How far, in dB, the spectrum of x rises above the standard's 20 MHz mask at worst."""
+    """By how many dB, at most, the spectrum of x exceeds the 20 MHz mask of the standard."""
     f, psd = welch(x, rate, nperseg=256, return_onesided=False, axis=-1)
     psd = psd.reshape(-1, len(f)).mean(axis=0)
     mask = np.interp(np.abs(f) / 1e6, [9, 11, 20, 30], [0, -20, -28, -40])
@@ -166,6 +166,6 @@ def mask_excess(x: np.ndarray, rate: float) -> float:
     return float((level - mask)[np.abs(f) > 9e6].max())
 
 
-def test_the_spectrum_keeps_the_mask_of_the_standard():
+def test_the_spectrum_stays_within_the_mask_of_the_standard():
     x = ofdm.waveform(random_frame(ofdm.RATES[54], n=60), oversampling=4)
     assert mask_excess(x, 80e6) < 0

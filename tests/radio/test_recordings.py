@@ -1,4 +1,4 @@
-"""Recordings: what is written is read back, and no file can do harm."""
+"""Recordings: what is written is read back, and no file is harmful."""
 
 import json
 import os
@@ -119,7 +119,7 @@ def test_every_complex_type_of_sigmf_is_read(tmp_path, datatype):
     np.testing.assert_allclose(X[0].T, (values.astype(float) - zero) / half, atol=1e-7)
 
 
-def test_the_energy_gate_keeps_what_is_within_its_decibels(tmp_path):
+def test_the_energy_gate_drops_slices_that_are_too_quiet(tmp_path):
     level = np.repeat([1.0, 0.5, 0.01], 100)
     (tmp_path / "a.cf32").write_bytes((np.exp(1j * np.arange(300)) * level).astype("<c8").tobytes())
     lengths = [
@@ -129,13 +129,13 @@ def test_the_energy_gate_keeps_what_is_within_its_decibels(tmp_path):
     assert lengths == [1, 1, 2, 2, 3]
 
 
-def test_unit_power_scales_every_transmission_alone(tmp_path):
+def test_unit_power_scales_each_transmission_separately(tmp_path):
     path = write_sigmf(tmp_path / "a", [3 * noise(400), 0.01 * noise(400, 1)], sample_rate=1e6)
     X = open_recording(path, slice_length=200, unit_power=True).X
     np.testing.assert_allclose((X**2).sum(axis=1).mean(axis=1).reshape(2, 2).mean(axis=1), 1, rtol=1e-5)
 
 
-def test_labels_come_from_annotations_then_folders_then_not_at_all(tmp_path):
+def test_labels_come_from_annotations_else_from_folders(tmp_path):
     marked = [{"core:sample_start": 0, "core:sample_count": 400, "core:label": "phone"}]
     plain = [{"core:sample_start": 400, "core:sample_count": 400}]
     sigmf_pair(tmp_path / "laptop", annotations=marked + plain)
@@ -150,8 +150,8 @@ def test_labels_come_from_annotations_then_folders_then_not_at_all(tmp_path):
     assert open_recording(tmp_path / "loose.sigmf-data").y is None
 
 
-def test_labels_follow_the_rule_of_every_other_folder(tmp_path):
-    """Whole numbers where all are; a folder named unlabelled, or a blank label, is no class."""
+def test_labels_follow_the_same_rule_as_in_other_folders(tmp_path):
+    """Whole numbers if all of them are; a folder named unlabelled, or a blank label, means unlabelled."""
     sigmf_pair(tmp_path / "1")
     sigmf_pair(
         tmp_path / "2", annotations=[{"core:sample_start": 0, "core:sample_count": 400, "core:label": ""}]
@@ -177,7 +177,7 @@ def test_annotations_count_from_the_offset_and_end_with_their_capture(tmp_path):
     assert samples.y.tolist() == ["a"] * 5 + ["b"] * 5
     np.testing.assert_allclose(as_complex(samples.X).ravel(), noise(1000), rtol=1e-6)
     early = sigmf_pair(tmp_path / "early", annotations=[{"core:sample_start": 100}], offset=200)
-    with pytest.raises(ValueError, match="from core:offset 200 on"):
+    with pytest.raises(ValueError, match="samples from core:offset 200"):
         open_recording(early)
 
 
@@ -201,17 +201,17 @@ def test_recordings_deep_in_a_folder_and_in_capitals_are_found(tmp_path):
     assert set(samples.y.tolist()) == {"phone"}
 
 
-def test_short_stretches_are_left_out_and_noted(tmp_path):
+def test_short_transmissions_are_left_out_and_noted(tmp_path):
     some = [
         {"core:sample_start": 0, "core:sample_count": 10},
         {"core:sample_start": 10, "core:sample_count": 300},
     ]
     samples = open_recording(sigmf_pair(tmp_path, annotations=some))
     assert len(samples) == 1
-    assert any("1 stretches shorter than 198" in note for note in samples.notes)
+    assert any("1 transmissions shorter than 198" in note for note in samples.notes)
 
 
-def test_a_long_recording_is_cut_in_chunks_without_a_seam(tmp_path):
+def test_a_long_recording_is_sliced_in_chunks_without_gaps(tmp_path):
     x = noise(20_000)
     (tmp_path / "a.cf32").write_bytes(x.tobytes())
     X = open_recording(tmp_path / "a.cf32", sample_rate=1.0, slice_length=2).X
@@ -222,13 +222,13 @@ def test_writing_refuses_to_overwrite_and_odd_input(tmp_path):
     write_sigmf(tmp_path / "a", [noise(10)], sample_rate=1e6)
     with pytest.raises(ValueError, match="must not exist"):
         write_sigmf(tmp_path / "a.sigmf-meta", [noise(10)], sample_rate=1e6)
-    with pytest.raises(ValueError, match="one entry a transmission"):
+    with pytest.raises(ValueError, match="one entry per transmission"):
         write_sigmf(tmp_path / "b", [noise(10)], sample_rate=1e6, labels=["x", "y"])
     with pytest.raises(ValueError, match="hold samples"):
         write_sigmf(tmp_path / "b", [noise(0)], sample_rate=1e6)
 
 
-# --- what must end in one clear error ---
+# --- what must raise one clear error ---
 
 
 def annotation(start=0, count=500, **more):
@@ -260,7 +260,7 @@ FAULTS = {
     "annotation beyond int64": ({"annotations": [annotation(0, 2**70)]}, "whole number"),
     "negative start": ({"annotations": [annotation(-1)]}, "whole number"),
     "fractional start": ({"annotations": [annotation(0.5)]}, "whole number"),
-    "start a truth": ({"annotations": [annotation(True)]}, "whole number"),
+    "start a boolean": ({"annotations": [annotation(True)]}, "whole number"),
     "label a number": ({"annotations": [annotation(**{"core:label": 3})]}, "schema"),
     "no start": ({"annotations": [{"core:sample_count": 3}]}, "schema"),
     "annotation a text": ({"annotations": ["x"]}, "list of objects"),
@@ -271,7 +271,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fields", "says"), FAULTS.values(), ids=FAULTS)
-def test_metadata_that_lies_is_refused_by_name(tmp_path, fields, says):
+def test_false_metadata_is_refused_with_the_file_name(tmp_path, fields, says):
     path = sigmf_pair(tmp_path, **fields)
     with pytest.raises(ValueError, match=says) as caught:
         open_recording(path)
@@ -280,7 +280,7 @@ def test_metadata_that_lies_is_refused_by_name(tmp_path, fields, says):
 
 TEXTS = {
     "empty": b"",
-    "cut short": b'{"global": {"core:datatype": "cf32_le"',
+    "truncated": b'{"global": {"core:datatype": "cf32_le"',
     "not utf-8": b"\xff\xfe{}",
     "a list": b"[]",
     "a number": b"3",
@@ -295,24 +295,24 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-def test_bad_json_is_refused_by_name(tmp_path, text):
+def test_bad_json_is_refused_with_the_file_name(tmp_path, text):
     path = sigmf_pair(tmp_path)
     path.write_bytes(text)
     with pytest.raises(ValueError, match=r"rec\.sigmf-meta: "):
         open_recording(path)
 
 
-def test_a_link_that_leads_out_of_the_folder_is_refused(tmp_path):
+def test_a_link_to_a_file_outside_the_folder_is_refused(tmp_path):
     secret = tmp_path / "secret.bin"
     secret.write_bytes(noise(1000).tobytes())
     path = sigmf_pair(tmp_path / "in")
     path.with_suffix(".sigmf-data").unlink()
     path.with_suffix(".sigmf-data").symlink_to(secret)
-    with pytest.raises(ValueError, match="leads out of it"):
+    with pytest.raises(ValueError, match="a link to a file outside"):
         open_recording(path)
     (tmp_path / "raw").mkdir()
     (tmp_path / "raw" / "x.cf32").symlink_to(secret)
-    with pytest.raises(ValueError, match="leads out of it"):
+    with pytest.raises(ValueError, match="a link to a file outside"):
         open_recording(tmp_path / "raw", sample_rate=1e6)
 
 
@@ -359,18 +359,18 @@ def test_a_changed_checksum_is_refused(tmp_path):
         ({"sample_rate": 1, "slice_length": 5000}, "smaller slice_length"),
     ],
 )
-def test_options_that_cannot_be_are_refused(tmp_path, options, says):
+def test_invalid_options_are_refused(tmp_path, options, says):
     (tmp_path / "x.cf32").write_bytes(noise(1000).tobytes())
     with pytest.raises(ValueError, match=says):
         open_recording(tmp_path / "x.cf32", **options)
 
 
 def test_a_rate_that_contradicts_the_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="the file's own"):
+    with pytest.raises(ValueError, match="must be that of the file"):
         open_recording(sigmf_pair(tmp_path), sample_rate=2e6)
 
 
-def test_nothing_there_and_unknown_kinds_are_refused(tmp_path):
+def test_missing_files_and_unknown_kinds_are_refused(tmp_path):
     for path in (tmp_path / "none.cf32", tmp_path / "none.sigmf-meta", tmp_path / "x.sigmf", tmp_path):
         with pytest.raises(ValueError, match="must"):
             open_recording(path, sample_rate=1e6)
@@ -383,8 +383,8 @@ def test_a_missing_sigmf_package_says_how_to_get_it(tmp_path, monkeypatch):
         open_recording(path)
 
 
-def test_memory_stays_with_the_size_of_the_file(tmp_path):
-    """A cu8 file grows fourfold as float32; besides the result there is one chunk at a time."""
+def test_memory_is_in_proportion_to_the_size_of_the_file(tmp_path):
+    """A cu8 file grows fourfold as float32; besides the result, one chunk at a time is in memory."""
     n = 2_000_000
     (tmp_path / "x.cu8").write_bytes(bytes(2 * n))
     tracemalloc.start()
@@ -411,7 +411,7 @@ keys = st.sampled_from([f"core:{name}" for name in names + more])
     changes=st.dictionaries(keys, values, max_size=3),
     top=values,
 )
-def test_any_change_of_the_metadata_reads_or_ends_in_a_value_error(tmp_path_factory, where, changes, top):
+def test_any_change_of_the_metadata_is_read_or_raises_a_value_error(tmp_path_factory, where, changes, top):
     path = sigmf_pair(tmp_path_factory.mktemp("rec"), annotations=[annotation()])
     meta = json.loads(path.read_text())
     if where == "top":
@@ -431,7 +431,7 @@ def test_any_change_of_the_metadata_reads_or_ends_in_a_value_error(tmp_path_fact
 
 
 @given(st.data())
-def test_any_bytes_read_or_end_in_a_value_error(tmp_path_factory, data):
+def test_any_bytes_are_read_or_raise_a_value_error(tmp_path_factory, data):
     path = sigmf_pair(tmp_path_factory.mktemp("rec"), annotations=[annotation()])
     victim = data.draw(st.sampled_from([path, path.with_suffix(".sigmf-data")]))
     raw = bytearray(victim.read_bytes())
@@ -446,7 +446,7 @@ def test_any_bytes_read_or_end_in_a_value_error(tmp_path_factory, data):
     assert fault is None or "rec.sigmf-" in fault
 
 
-def test_a_pipe_is_no_recording(tmp_path):
+def test_a_pipe_is_not_a_recording(tmp_path):
     os.mkfifo(tmp_path / "x.cf32")
     with pytest.raises(ValueError, match="existing file"):
         open_recording(tmp_path / "x.cf32", sample_rate=1e6)

@@ -29,7 +29,7 @@ def small():
     return simulate(SMALL)
 
 
-def test_the_default_recipe_is_the_papers_8800_transmissions():
+def test_the_default_recipe_has_8800_transmissions_as_in_the_paper():
     recipe = Simulation()
     assert recipe.n_devices * (recipe.n_train + recipe.n_test) == 8800
     assert (recipe.n_devices, recipe.n_train, recipe.slice_length) == (50, 141, 198)
@@ -68,7 +68,7 @@ def test_no_transmission_is_in_both_parts_or_twice(small):
 
 
 def test_no_two_transmissions_share_a_stream():
-    """Also not the same number of two devices: their payloads, lengths and SNRs would agree."""
+    """Nor do transmissions of two devices with the same number: payloads, lengths and SNRs would agree."""
     made = [make_transmissions(SMALL, d, np.arange(8)) for d in (0, 1)]
     assert len(np.unique(np.concatenate([m.snr_db for m in made]))) == 16
     assert len(np.unique(np.concatenate([m.length for m in made]))) > 12
@@ -84,7 +84,7 @@ def test_devices_differ_in_every_parameter():
         assert len(values) == (1 if name == "phase_noise_hz" else 50), name
 
 
-def test_signal_decodes_after_the_air_to_what_was_sent():
+def test_signal_decodes_after_the_channel_to_what_was_sent():
     recipe = replace(SMALL, snr_db=(20.0, 25.0), rayleigh_share=0.0)
     sent = make_transmissions(recipe, 1, np.arange(40))
     got = receive(sent.iq, 1 + recipe.n_data, search=24, lead=40)
@@ -92,7 +92,7 @@ def test_signal_decodes_after_the_air_to_what_was_sent():
     assert read == list(zip(sent.mbps.tolist(), sent.length.tolist(), strict=True))
 
 
-def test_every_device_keeps_the_limits_of_the_standard():
+def test_every_device_is_within_the_limits_of_the_standard():
     """17.3.9: centre frequency, leakage, flatness, mask, and the EVM of 54 Mb/s."""
     wide = ofdm.waveform(random_frame(ofdm.RATES[54], n=8), oversampling=4)
     normals = np.random.default_rng(0).standard_normal(wide.shape)
@@ -115,10 +115,10 @@ def test_the_cache_gives_the_same_bits_memory_mapped(tmp_path, small, monkeypatc
             assert isinstance(second[key], np.memmap)
         else:
             assert second[key] == value
-    assert [p.name for p in tmp_path.iterdir()] == [f"rf-50-sim-v{VERSION}-{SMALL.digest}"]  # no scratch left
+    assert [p.name for p in tmp_path.iterdir()] == [f"rf-50-sim-v{VERSION}-{SMALL.digest}"]  # nothing else
 
 
-def test_the_cache_is_tied_to_every_parameter(tmp_path):
+def test_the_cache_depends_on_every_parameter(tmp_path):
     load_rf50_sim(tmp_path, SMALL)
     other = replace(SMALL, snr_db=(10.0, 11.0))
     assert not np.array_equal(
@@ -135,14 +135,14 @@ def test_a_broken_cache_says_what_to_do(tmp_path):
         load_rf50_sim(tmp_path, SMALL)
 
 
-def test_slices_are_cut_one_after_the_other_from_the_equalised_stretch():
+def test_slices_are_consecutive_parts_of_the_equalised_samples():
     iq = make_transmissions(SMALL, 0, np.arange(3)).iq
     two = equalised_slices(SMALL, iq)
     whole = equalised_slices(replace(SMALL, slices=1, slice_length=396), iq)
     np.testing.assert_array_equal(np.concatenate([two[:, 0], two[:, 1]], axis=2), whole[:, 0])
 
 
-def test_the_pictures_of_the_docs_can_be_drawn(tmp_path):
+def test_the_figures_of_the_docs_can_be_drawn(tmp_path):
     from cdknet.radio.pictures import main
 
     main(str(tmp_path))

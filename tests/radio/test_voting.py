@@ -1,4 +1,4 @@
-"""Slices vote for their transmission."""
+"""The slices of a transmission vote for its class."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_the_vote_is_the_mean_log_probability_whatever_the_order(log_proba, grou
     np.testing.assert_allclose(vote(log_proba[order], np.array(groups)[order])[1], voted, atol=1e-9)
 
 
-def test_one_slice_a_group_is_the_slice_itself():
+def test_a_group_of_one_slice_is_the_slice_itself():
     p = np.log([[0.2, 0.8], [0.9, 0.1]])
     names, voted = vote(p, ["b", "a"])
     np.testing.assert_allclose(voted, p[::-1])

@@ -1,4 +1,4 @@
-/** Everything a person can do, once: its keys, its name for the help, and what it does. */
+/** All commands: their keys, their titles for the help, and what they do. */
 
 import { samples } from "./dom";
 import { type Action, type Outcome, REJECTED } from "./data/types";
@@ -13,12 +13,12 @@ export interface Command {
   keys: string[];
   title: string;
   group: "Classes" | "Samples" | "Map" | "Page";
-  edits?: boolean; // changes the run: not in a report, not in a run opened to look at
+  edits?: boolean; // changes the run: not in a report or a read-only run
   server?: boolean; // needs the server: not in a report
   run: () => void;
 }
 
-/** Of the chosen classes, the one that stays when they are merged: a known one, or else the first chosen. */
+/** The one of the chosen classes into which the others are merged: a known one, or else the first chosen. */
 export function mergeTarget(store: Store): number {
   return store.classes.find((c) => store.class(c)?.kind === "old") ?? store.classes[0];
 }
@@ -47,7 +47,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
     store.show(views[(views.indexOf(store.view) + by + views.length) % views.length]);
   };
 
-  /** For a dialog opened at the revision `seen`: do it, and answer why it could not be done, or null. */
+  /** For a dialog opened at revision `seen`: apply the action; return why it failed, or null. */
   async function attempt(seen: number, action: Action, what: string, then?: (outcome: Outcome) => void): Promise<string | null> {
     let why: string | null = null;
     const outcome = await store.act(action, what, (text) => (why = text), seen);
@@ -72,7 +72,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
       await askMerge(store, chosen, into, () => attempt(seen, { kind: "merge", classes: chosen.map((c) => c.id), into }, what, () => store.chooseClass(into)));
       return;
     }
-    const known = info.kind === "old"; // a known class takes others in, but never goes away
+    const known = info.kind === "old"; // others can be merged into a known class, but it is never removed
     const other = await pickClass(store, known ? `Merge into ${info.name}` : `Merge ${info.name} into`, {
       only: (c) => c.id !== info.id && !(known && c.kind === "old"),
       likely: likelyFor(info),
@@ -102,7 +102,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
     const seen = store.state.revision;
     const likely = new Map<number, string>();
     if (info.nearest_old) likely.set(info.nearest_old.id, "nearest");
-    const old = await pickClass(store, `${info.name} is in truth`, {
+    const old = await pickClass(store, `${info.name} is really`, {
       only: (c) => c.kind === "old" && c.id !== info.id,
       likely,
       what: "All its samples join the known class you choose.",
@@ -181,7 +181,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
     { id: "create", keys: ["c"], title: "New class from selected samples", group: "Samples", edits: true, run: () => void move(true) },
     { id: "reject", keys: ["x", "Delete"], title: "Reject as noise: selected samples, or else the class", group: "Samples", edits: true, run: () => void reject() },
     { id: "escape", keys: ["escape"], title: "Clear the selection", group: "Samples", run: escape },
-    { id: "lasso", keys: ["l"], title: "Lasso on and off (or Shift and drag; Alt takes away)", group: "Map", run: () => store.chooseTool(store.tool === "lasso" ? "pan" : "lasso") },
+    { id: "lasso", keys: ["l"], title: "Lasso on or off (or Shift and drag; Alt and drag removes)", group: "Map", run: () => store.chooseTool(store.tool === "lasso" ? "pan" : "lasso") },
     { id: "fit", keys: ["0"], title: "Whole map", group: "Map", run: () => map.fit() },
     { id: "closer", keys: ["plus", "="], title: "Zoom in", group: "Map", run: () => map.zoom(1.5) },
     { id: "farther", keys: ["-"], title: "Zoom out", group: "Map", run: () => map.zoom(1 / 1.5) },
@@ -198,7 +198,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
     { id: "backward", keys: [","], title: "Previous page", group: "Page", run: () => turn(-1) },
     { id: "forward", keys: ["."], title: "Next page", group: "Page", run: () => turn(1) },
     { id: "export", keys: ["e"], title: "Export the labels", group: "Page", server: true, run: () => void exportDialog(store) },
-    { id: "refine", keys: ["f"], title: "Refine: teach it back", group: "Page", edits: true, run: () => void refineDialog(store) },
+    { id: "refine", keys: ["f"], title: "Refine the model", group: "Page", edits: true, run: () => void refineDialog(store) },
     { id: "theme", keys: ["t"], title: "Light or dark", group: "Page", run: () => store.toggleTheme() },
     { id: "help", keys: ["?"], title: "This list", group: "Page", run: () => void helpDialog(offered()) },
   ];
@@ -213,17 +213,17 @@ function pressed(e: KeyboardEvent): string {
   return `${e.ctrlKey || e.metaKey ? "ctrl+" : ""}${e.shiftKey && letter ? "shift+" : ""}${key}`;
 }
 
-/** Listen to the keyboard; keys typed into a field or a dialog belong to it. */
+/** Listen to the keyboard, except for keys typed into a field or a dialog. */
 export function bindKeys(commands: Commands): void {
   const byKey = new Map(Object.values(commands).flatMap((c) => c.keys.map((k) => [k, c] as const)));
   addEventListener("keydown", (e) => {
     const target = e.target as HTMLElement;
     if (e.altKey || e.defaultPrevented || document.querySelector("dialog[open]")) return;
-    const closing = target.closest?.("dialog"); // its field may have the keyboard for a moment longer
+    const closing = target.closest?.("dialog"); // its field may have the focus for a moment longer
     if (!closing && target.closest?.("input:not([type=checkbox]), textarea, select, [contenteditable]")) return;
     const command = byKey.get(pressed(e));
     if (!command) return;
     e.preventDefault();
-    if (!(e.repeat && command.edits)) command.run(); // a key held down changes one thing, once
+    if (!(e.repeat && command.edits)) command.run(); // a key held down makes one change
   });
 }

@@ -22,7 +22,7 @@ export function h<K extends keyof HTMLElementTagNameMap>(
   ...children: Child[]
 ): HTMLElementTagNameMap[K] {
   const element = document.createElement(tag);
-  dress(element, props);
+  setProps(element, props);
   put(element, children);
   return element;
 }
@@ -34,12 +34,12 @@ export function s<K extends keyof SVGElementTagNameMap>(
   ...children: Child[]
 ): SVGElementTagNameMap[K] {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  dress(element, props);
+  setProps(element, props);
   put(element, children);
   return element;
 }
 
-function dress(element: Element & { dataset: DOMStringMap }, props: Props | null): void {
+function setProps(element: Element & { dataset: DOMStringMap }, props: Props | null): void {
   for (const [key, value] of Object.entries(props ?? {})) {
     if (value === undefined || value === null || value === false) continue;
     if (key === "class") element.setAttribute("class", String(value));
@@ -88,7 +88,7 @@ const ICONS: Record<string, string> = {
   warn: "M12 4 2.500 20h19L12 4ZM12 10v4.500M12 17.500v.01",
 };
 
-/** A drawn sign; decoration only, the button around it carries the label. */
+/** A drawn icon; decoration only, its button has the label. */
 export function icon(name: string): SVGSVGElement {
   return s(
     "svg",
@@ -97,7 +97,7 @@ export function icon(name: string): SVGSVGElement {
   );
 }
 
-/** A button with a sign, a label that may be hidden, and a tooltip. */
+/** A button with an icon, a label that may be hidden, and a tooltip. */
 export function button(
   label: string,
   action: (event: MouseEvent) => void,
@@ -126,7 +126,7 @@ export const samples = (n: number): string => `${count(n)} ${n === 1 ? "sample" 
 export const percent = (share: number): string =>
   share > 0.995 && share < 1 ? "> 99 %" : share < 0.005 && share > 0 ? "< 1 %" : `${Math.round(share * 100)} %`;
 
-/** A number for reading: few digits, no noise. */
+/** A number with few digits. */
 export function figure(value: unknown): string {
   if (typeof value !== "number") return String(value);
   if (!Number.isFinite(value)) return String(value);

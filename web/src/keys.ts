@@ -1,4 +1,4 @@
-/** How a key is written for people. */
+/** How a key is shown to users. */
 export function keyName(key: string): string {
   const mac = /Mac|iPhone|iPad/.test(navigator.platform);
   return key

@@ -1,4 +1,4 @@
-/** Start: find the data (a server, or the report inside this page), then build the page around it. */
+/** Start: find the data (a server, or the report inside this page), then build the page. */
 
 import "./style/app.css";
 import { bindKeys, makeCommands } from "./commands";

@@ -1,10 +1,10 @@
 /**
  * Colours and shapes of classes.
  *
- * Ten colours a theme, chosen so that any two stay apart for full colour vision and under protan, deutan and
- * tritan simulation; no ten more would. So a class has a colour and a shape: ten by five is fifty looks. They
- * hang on the class's number, which never changes, so a class keeps its look through every action. By night a
- * number has another colour, of about the same hue.
+ * Ten colours per theme, chosen so that any two are distinct for full colour vision and under protan, deutan and
+ * tritan simulation; ten more would not be. So a class has a colour and a shape: ten by five gives fifty looks.
+ * They depend on the number of the class, which never changes, so a class looks the same after every action. In
+ * the dark theme a number has another colour, of about the same hue.
  */
 
 export const LIGHT = [
@@ -26,7 +26,7 @@ export function rgb(hex: string): Rgb {
   return [n >> 16, (n >> 8) & 255, n & 255];
 }
 
-/** From not sure (orange) to sure (blue): an order that survives every kind of colour vision. */
+/** From not sure (orange) to sure (blue): in order for every kind of colour vision. */
 const SURE = { light: ["#d9480f", "#d9a441", "#8f9bb3", "#1c5fae"], dark: ["#ff7a33", "#e0b04c", "#8aa0c0", "#4aa3ff"] };
 
 export function confidenceColour(share: number, dark: boolean): Rgb {

@@ -1,4 +1,4 @@
-/** What the page knows and what is chosen in it; every part listens here and changes things here. */
+/** The state of the page: its data and what is chosen. Every part listens here and makes its changes here. */
 
 import {
   type Action,
@@ -48,7 +48,7 @@ const remember = (key: string, value: string): void => {
   try {
     localStorage.setItem(`cdknet.${key}`, value);
   } catch {
-    // a private window: the choice lasts as long as the page
+    // a private window: the choice is lost with the page
   }
 };
 
@@ -59,16 +59,16 @@ export class Store {
   inspect: "class" | "selection" = "class";
   classes: number[] = []; // chosen classes; the first is the one in the side panel
   selection: number[] = [];
-  selections = 0; // how many there have been: tells one from the next
+  selections = 0; // how many there have been: a number for each
   selected: Uint8Array; // 1 where a sample is in the selection
   highlight: number | null = null; // class under the pointer
-  changed: number[] = []; // samples that the last change moved
+  changed: number[] = []; // samples moved by the last change
   refine: RefineState | null = null;
   online = true;
   busy = false;
   notify: (message: Message) => void = () => {};
 
-  private newest: { revision: number; summary: string | null } = { revision: 0, summary: null }; // as heard
+  private newest: { revision: number; summary: string | null } = { revision: 0, summary: null }; // as reported by the server
   private readonly listeners = new Map<Topic, Set<() => void>>();
   private byId = new Map<number, ClassInfo>();
   private readonly darkScreen = matchMedia("(prefers-color-scheme: dark)");
@@ -88,7 +88,7 @@ export class Store {
 
   // --- listening
 
-  /** Call `hear` whenever one of these changes; the answer ends that. */
+  /** Call `hear` whenever one of these changes; returns a function that ends it. */
   on(topics: Topic[], hear: () => void): () => void {
     for (const topic of topics) {
       if (!this.listeners.has(topic)) this.listeners.set(topic, new Set());
@@ -127,7 +127,7 @@ export class Store {
     return id === REJECTED ? "noise" : (this.byId.get(id)?.name ?? `class ${id}`);
   }
 
-  /** Classes that stand out on the map: those chosen, and the one under the pointer (alone, where one is chosen). */
+  /** Classes highlighted on the map: those chosen and the one under the pointer, or the latter alone if one is chosen. */
   lit(): Set<number> {
     if (this.highlight === null) return new Set(this.classes);
     return new Set(this.classes.length > 1 ? [...this.classes, this.highlight] : [this.highlight]);
@@ -138,7 +138,7 @@ export class Store {
     return this.byId.get(this.classes[0]);
   }
 
-  /** Classes in the order of the list: new ones first, for they are what there is to do. */
+  /** Classes in the order of the list: new ones first, as they are the ones to review. */
   ordered(): ClassInfo[] {
     const { classes } = this.state;
     return [...classes.filter((c) => c.kind === "new"), ...classes.filter((c) => c.kind === "old")];
@@ -174,14 +174,14 @@ export class Store {
     this.emit("tool");
   }
 
-  /** Put a class into the side panel; `more` keeps those already chosen (to merge them). */
+  /** Show a class in the side panel; with `more`, those already chosen stay chosen (to merge them). */
   chooseClass(id: number | null, more = false): void {
     if (id === null) this.classes = [];
     else if (!more) this.classes = [id];
     else if (this.classes.includes(id)) this.classes = this.classes.filter((c) => c !== id);
     else this.classes = [...this.classes, id];
     this.inspect = "class";
-    this.highlight = null; // what was under the pointer has just been drawn anew: it tells when it next moves
+    this.highlight = null; // what was under the pointer is redrawn: the next move sets it again
     this.writeAddress();
     this.emit("classes", "inspect");
   }
@@ -228,8 +228,8 @@ export class Store {
   // --- theme
 
   get dark(): boolean {
-    const asked = document.documentElement.dataset.theme;
-    return asked ? asked === "dark" : this.darkScreen.matches;
+    const theme = document.documentElement.dataset.theme;
+    return theme ? theme === "dark" : this.darkScreen.matches;
   }
 
   toggleTheme(): void {
@@ -241,7 +241,7 @@ export class Store {
 
   // --- changing
 
-  /** Take the newest state from the server, and note which samples it moved. */
+  /** Load the newest state from the server, and record which samples it moved. */
   async refresh(): Promise<void> {
     const { state, assignment } = await this.source.review();
     if (state.revision < this.state.revision && state.revision !== 0) return;
@@ -252,23 +252,23 @@ export class Store {
     this.data.assignment = assignment;
     this.index();
     this.changed = changed;
-    const kept = this.classes.filter((c) => this.byId.has(c));
-    if (this.classes.length && !kept.length && changed.length) {
+    const left = this.classes.filter((c) => this.byId.has(c));
+    if (this.classes.length && !left.length && changed.length) {
       // the class is gone: follow its samples
       const heirs = new Map<number, number>();
       for (const i of changed) heirs.set(assignment[i], (heirs.get(assignment[i]) ?? 0) + 1);
       const [heir] = [...heirs].filter(([c]) => c !== REJECTED).sort((a, b) => b[1] - a[1])[0] ?? [];
-      if (heir !== undefined) kept.push(heir);
+      if (heir !== undefined) left.push(heir);
     }
-    this.classes = kept;
+    this.classes = left;
     this.highlight = null;
     this.writeAddress();
     this.emit("review", "classes");
   }
 
   /**
-   * Do it and say so. What goes wrong is said in a message, or to `refused` where one listens. `seen` is the revision
-   * that it was decided on: of a dialog, the one when it was opened.
+   * Apply an action and report it. An error is shown as a message, or passed to `refused` if given. `seen` is the
+   * revision that the decision is based on: for a dialog, the one at which it was opened.
    */
   act(action: Action, what: string, refused?: (why: string) => void, seen = this.state.revision): Promise<Outcome | null> {
     return this.change(() => this.source.act(seen, action), what, () => this.act(action, what), null, refused);
@@ -290,7 +290,7 @@ export class Store {
     refused?: (why: string) => void,
   ): Promise<Outcome | null> {
     if (!this.editable || this.busy) {
-      refused?.("The change before this one is still under way. Try again in a moment.");
+      refused?.("The previous change is still in progress. Try again in a moment.");
       return null;
     }
     this.setBusy(true);
@@ -298,7 +298,7 @@ export class Store {
       const outcome = await send();
       await this.refresh();
       const back = step === "undo" ? "redo" : "undo";
-      const its = this.state[back]; // not that of another tab, which may follow
+      const its = this.state[back]; // before another tab changes it
       this.notify({
         tone: "done",
         text: outcome.summary,
@@ -312,8 +312,8 @@ export class Store {
           tone: "error",
           stays: true,
           text:
-            `Not done: ${what}. The run was changed somewhere else first (another tab, or another person), ` +
-            "so this would have overwritten it. You now see the newest state.",
+            `Not done: ${what}. The run was changed somewhere else first (in another tab, or by another person), ` +
+            "and this would have overwritten that change. You now see the newest state.",
           actions: again ? [{ label: "Do it now", run: again }] : [],
         });
       } else if (refused) refused(this.problem(error));
@@ -325,7 +325,7 @@ export class Store {
     }
   }
 
-  /** What an error says; where it says that the server is gone, the page knows from here on. */
+  /** The message of an error; marks the page as offline if the server is gone. */
   problem(error: unknown): string {
     if (error instanceof Unreachable || (error instanceof Refused && error.status === 401)) this.setOnline(false);
     return error instanceof Error ? error.message : String(error);
@@ -347,12 +347,12 @@ export class Store {
     this.emit("online");
   }
 
-  /** Scores and confusion follow the labels: ask for them anew. */
+  /** Scores and confusion depend on the labels: request them again. */
   async rescore(): Promise<void> {
     if (this.source.live && this.run.has_truth) Object.assign(this.data.run, await this.source.scores());
   }
 
-  /** Another tab was quicker than this one: take over what it did. */
+  /** Load the changes that another tab made first. */
   private catchUp(): void {
     const { revision, summary } = this.newest;
     if (revision <= this.state.revision) return;
@@ -361,7 +361,7 @@ export class Store {
       .catch((error) => this.fail(error));
   }
 
-  /** Follow the server: changes of other tabs, progress of a refinement, and whether it is there at all. */
+  /** Follow the server: changes by other tabs, progress of a refinement, and whether it answers. */
   listen(): void {
     this.source.listen((event) => {
       if (event.kind === "offline") this.setOnline(false);
@@ -379,7 +379,7 @@ export class Store {
   }
 }
 
-/** The theme that was chosen last time, before anything is drawn. */
+/** Restore the last theme, before anything is drawn. */
 export function restoreTheme(): void {
   const theme = remembered("theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;

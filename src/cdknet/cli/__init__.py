@@ -1,4 +1,4 @@
-"""The command line. Heavy imports wait inside the commands, so that --help answers at once."""
+"""The command line. Heavy imports are inside the commands, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import sys
 from cdknet.cli import fits, reproduce, review, sets
 from cdknet.cli.base import InterruptedRun, app
 
-COMMANDS = (fits, reproduce, review, sets)  # each makes its own; --help lists them in this order
+COMMANDS = (fits, reproduce, review, sets)  # modules that define commands, in the order of --help
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command. What is the user's to mend is said in one line, with exit code 2."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files need not be text
+    """Run a command. An error that the user can fix is one line on stderr, with exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be valid Unicode
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = app(args=argv, prog_name="cdknet", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except InterruptedRun as interrupt:
-        _complain(f"Interrupted. {interrupt}")
+        _print_error(f"Interrupted. {interrupt}")
         return 130
     except (ValueError, OSError, TypeError, FloatingPointError, MemoryError, ImportError) as error:
-        _complain(str(error) or type(error).__name__)
+        _print_error(str(error) or type(error).__name__)
         return 2
-    except Exception as error:  # what the command-line parser raises: Ctrl-C, or a usage error
+    except Exception as error:  # from the command-line parser: Ctrl-C, or a usage error
         if type(error).__name__ == "Abort":
-            _complain("Interrupted.")
+            _print_error("Interrupted.")
             return 130
         if not hasattr(error, "format_message"):
             raise
-        if message := error.format_message():  # none where the help was shown instead
+        if message := error.format_message():  # empty if the help was shown instead
             path = getattr(getattr(error, "ctx", None), "command_path", "cdknet")
             message = message.rstrip(".")
-            _complain(f"{message}{'' if message.endswith('?') else '.'} Try: {path} --help")
+            _print_error(f"{message}{'' if message.endswith('?') else '.'} Try: {path} --help")
         return 2
 
 
-def _complain(message: str) -> None:
+def _print_error(message: str) -> None:
     sys.stderr.write("cdknet: " + " ".join(message.split()) + "\n")

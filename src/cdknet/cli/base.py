@@ -1,4 +1,4 @@
-"""What the commands share: the program, the flags that several of them take, and what they print."""
+"""What the commands share: the program, common flags, reading of data, and printing."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import typer.core
 
-from cdknet.options import ALL_OPTIONS
+from cdknet.options import DEFAULT_METHOD, METHODS, all_options, options_of
 
 if TYPE_CHECKING:
     from cdknet.data import HiddenTruth, Samples
@@ -28,7 +28,7 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is there.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0, max=2**32 - 1)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
@@ -37,40 +37,60 @@ DataPath = Annotated[
     typer.Argument(metavar="DATA", help="A file, an image folder, or a set by name (its training part)."),
 ]
 
-MANY_FILES, MANY_SAMPLES = 500, 20_000  # from so many on, reading or predicting them has a bar
+MANY_FILES, MANY_SAMPLES = 500, 20_000  # from this number on, reading or predicting shows a bar
 
-# How to read DATA: the options of cdknet.data.open, declared once for every command that takes DATA.
+# How to read DATA: options of cdknet.data.open, declared once for all commands that take DATA.
 READING: dict[str, tuple[Any, str]] = {
-    "labels": (Path | None, "A CSV of id and label, for data that carry no labels."),
-    "label_column": (str | None, "Tables: the column of labels; blank = unlabelled."),
-    "id_column": (str | None, "Tables: the column that names the samples."),
-    "drop": (str | None, "Tables: columns to leave out, by comma."),
-    "fill": (bool | None, "Tables: fill gaps among numbers with the median of their column."),
-    "image_size": (int | None, "Folders of images: pixels a side."),
-    "shape": (str | None, "All but radio: the shape of a sample, such as 28x28 or 3x32x32."),
-    "sample_rate": (float | None, "Raw I/Q files: samples a second."),
-    "slice_length": (int | None, "Radio: samples a slice (198)."),
-    "overlap": (int | None, "Radio: samples that neighbouring slices share (0)."),
-    "energy_gate": (float | None, "Radio: drop slices this many dB below the loudest."),
+    "labels": (Path | None, "A CSV with the columns id and label, for data without labels."),
+    "label_column": (str | None, "Tables: the column with the labels; a blank cell means unlabelled."),
+    "id_column": (str | None, "Tables: the column with the ids of the samples."),
+    "drop": (str | None, "Tables: columns to leave out, separated by commas."),
+    "fill": (bool | None, "Tables: fill missing numbers with the median of their column."),
+    "image_size": (int | None, "Folders of images: resize to a square with this many pixels per side."),
+    "shape": (str | None, "All but radio: the shape of one sample, such as 28x28 or 3x32x32."),
+    "sample_rate": (float | None, "Raw I/Q files: samples per second."),
+    "slice_length": (int | None, "Radio: samples per slice (198)."),
+    "overlap": (int | None, "Radio: samples shared by neighbouring slices (0)."),
+    "energy_gate": (float | None, "Radio: drop slices more than this many dB below the loudest."),
 }
 
 
 def reads_data(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` a flag for every way to read DATA; it gets them as `reading`."""
+    """Add a flag to `command` for every option in READING; it receives them as the dict `reading`."""
     flags = [_flag(name, kind, None, help, "How to read DATA") for name, (kind, help) in READING.items()]
     return _with_flags(command, "reading", flags)
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give `command` a flag for every option of the method; it gets them as `options`."""
-    flags = []
-    for group in ALL_OPTIONS:
-        for f in fields(group):
-            if f.name == "n_new_classes":  # --new-classes, spelt out in the command
-                continue
-            choices = f"  ({', '.join(f.metadata['choices'])})" if f.metadata["choices"] else ""
-            flags.append(_flag(f.name, f.type, f.default, f.metadata["help"] + choices, group.__doc__))
+    """Add a flag to `command` for the method and every option; it receives them as the dict `options`."""
+    help = f"How new classes are found: {', '.join(METHODS)}. With --help: the options of that method."
+    flags = [_flag("method", str, DEFAULT_METHOD, help, None)]
+    for one in all_options().values():
+        if one.name != "n_new_classes":  # --new-classes, declared by the command itself
+            choices = f"  ({', '.join(one.choices)})" if one.choices else ""
+            flags.append(_flag(one.name, one.kind, one.default, one.help + choices, one.heading))
     return _with_flags(command, "options", flags)
+
+
+class MethodCommand(typer.core.TyperCommand):
+    """A command with options of methods: its help shows those that the method named with it reads."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--help" in args:
+            read = options_of(_method_in(args))
+            for parameter in self.params:
+                unread = parameter.name in all_options() and parameter.name not in read
+                if unread and isinstance(parameter, typer.core.TyperOption):
+                    parameter.hidden = True
+        return super().parse_args(ctx, args)
+
+
+def _method_in(args: list[str]) -> str:
+    """The method that the arguments name."""
+    method = DEFAULT_METHOD
+    for flag, value in zip(args, [*args[1:], ""], strict=True):
+        method = value if flag == "--method" else flag.partition("=")[2] if "--method=" in flag else method
+    return method
 
 
 def _flag(name: str, kind: Any, default: Any, help: str, panel: str | None) -> inspect.Parameter:
@@ -81,7 +101,7 @@ def _flag(name: str, kind: Any, default: Any, help: str, panel: str | None) -> i
 def _with_flags(
     command: Callable[..., None], collected: str, flags: list[inspect.Parameter]
 ) -> Callable[..., None]:
-    """`command` with `flags` in place of its parameter `collected`, which gets them as a dict."""
+    """`command` with `flags` instead of its parameter `collected`, which receives them as a dict."""
     signature = inspect.signature(command, eval_str=True)
     parameters = [p for p in signature.parameters.values() if p.name != collected] + flags
 
@@ -95,11 +115,11 @@ def _with_flags(
 
 
 def as_flags(given: Mapping[str, Any]) -> list[str]:
-    """What to type for options and ways to read DATA, as far as they are other than by default."""
-    usual = {f.name: f.default for group in ALL_OPTIONS for f in fields(group)}
+    """The command-line flags for these options, without those that have their default value."""
+    defaults = {"method": DEFAULT_METHOD, **{one.name: one.default for one in all_options().values()}}
     flags = []
     for name, value in given.items():
-        if value is None or value == usual.get(name):
+        if value is None or value == defaults.get(name):
             continue
         flag = name.replace("_", "-")
         if isinstance(value, bool):
@@ -132,7 +152,7 @@ def options_of_all(
 
 
 def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
-    """A user's file, or the training part of a set by name with the truth that only scoring may see."""
+    """Read a user's file, or the training part of a named data set and the truth for scoring only."""
     import numpy as np
 
     import cdknet.data as sources
@@ -141,7 +161,7 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     if data in sources.names() and not Path(data).exists():
         flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
         if flags:
-            raise ValueError(f"{flags[0]} is about files. Got it with the set {data!r}, which knows itself.")
+            raise ValueError(f"{flags[0]} is about files. Got it with the set {data!r}. Leave it out.")
         with download_bar() as progress:
             dataset = sources.load(data, progress=progress)
         problem = dataset.problem()
@@ -166,8 +186,8 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
 
 
 def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
-    """A user's file, read as the data of the run were: images of their size, columns in their order,
-    without those that were dropped, gaps filled with the same numbers.
+    """Read a user's file in the same way as the data of the run: images in the same size, columns in the same
+    order and without those that were dropped, gaps filled with the same numbers.
     """
     from dataclasses import replace
     from math import prod
@@ -178,7 +198,7 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
 
     config = read_config(run)
     shape = tuple(config.get("blueprint", {}).get("sample_shape", ()))
-    columns = config.get("columns") or config.get("feature_names")  # of a table, or of a data frame
+    columns = config.get("columns") or config.get("feature_names")  # of a file, or of a data frame
     asked = reading.get("shape") is not None or reading.get("image_size") is not None
     if not asked and is_image_shape(shape) and Path(data).is_dir() and is_image_folder(data):
         reading = {**reading, "shape": "x".join(map(str, shape))}
@@ -199,13 +219,13 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
 def _shape(text: str) -> tuple[int, ...]:
     parts = text.lower().replace(",", "x").split("x")
     if not all(part.strip().isdigit() for part in parts):
-        raise ValueError(f"--shape must be whole numbers with x between them, such as 28x28. Got {text!r}.")
+        raise ValueError(f"--shape must be whole numbers separated by x, such as 28x28. Got {text!r}.")
     return tuple(int(part) for part in parts)
 
 
 @contextmanager
 def bar_of(what: str, many: int, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr for work on many things; nothing where there are fewer than `many`."""
+    """A progress bar on stderr, shown only if there are at least `many` items."""
     from cdknet.cli.progress import Bars
 
     with Bars(quiet=quiet) as bars:
@@ -219,7 +239,7 @@ def bar_of(what: str, many: int, *, quiet: bool = False) -> Iterator[Callable[[i
 
 @contextmanager
 def download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar on stderr for each file that is downloaded in this block; nothing where none is."""
+    """A progress bar on stderr for each file that is downloaded in this block."""
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
@@ -243,20 +263,22 @@ def download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
         yield show
     finally:
         if tasks:
-            bars.stop()  # also where a download fails: the cursor comes back
+            bars.stop()  # also after a failed download: it restores the cursor
 
 
 def check_new_file(out: Path, force: bool) -> None:
     from cdknet.runs.files import check_writable
 
     if not out.parent.is_dir():
-        raise FileNotFoundError(f"{out} must go into a folder that exists. Got {out.parent}, which does not.")
+        raise FileNotFoundError(
+            f"{out} must be in a folder that exists. Got {out.parent}, which does not. Create it first."
+        )
     check_writable(out)
     if out.is_dir() or (out.exists() and not force):
         what = "folder" if out.is_dir() else "file"
         raise FileExistsError(
             f"{out} must not exist yet. Got a {what} of that name. Choose another name"
-            f"{'.' if out.is_dir() else ', or say --force to replace it.'}"
+            f"{'.' if out.is_dir() else ', or add --force to replace it.'}"
         )
 
 

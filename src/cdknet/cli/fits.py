@@ -6,6 +6,8 @@ import json
 import shlex
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,6 +21,7 @@ from cdknet.cli.base import (
     Force,
     InterruptedRun,
     Json,
+    MethodCommand,
     RunFolder,
     Seed,
     app,
@@ -37,11 +40,12 @@ from cdknet.cli.base import (
 from cdknet.options import seconds_of, unread
 
 AT_ONCE = 4096  # samples predicted between two moves of the bar
-POOR = 0.6  # a run that expects less of its unlabelled samples to be right says so when it predicts
+POOR = 0.6  # a run that expects fewer of its unlabelled samples to be right says so when it predicts
 
 if TYPE_CHECKING:
     from cdknet.data import HiddenTruth, Samples
     from cdknet.estimators import ClassDiscovery
+    from cdknet.fit.result import FitResult
 
 NewClasses = Annotated[
     int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
@@ -92,7 +96,7 @@ def demo(
     )
 
 
-@app.command()
+@app.command(cls=MethodCommand)
 @takes_options
 @reads_data
 def discover(
@@ -102,10 +106,10 @@ def discover(
     new_classes: NewClasses = None,
     seed: Seed = 0,
     device: Device = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     samples_in_run: Annotated[
         bool,
-        typer.Option("--samples/--no-samples", help="Keep a copy of the samples in the run folder."),
+        typer.Option("--samples/--no-samples", help="Save a copy of the samples in the run folder."),
     ] = True,
     force: Force = False,
     as_json: Json = False,
@@ -123,7 +127,7 @@ def discover(
     check_target(out, force)
     if unfinished.exists() and not (resume or force):
         raise FileExistsError(
-            f"{out} was begun before and is not finished. Say --resume to go on with it, or --force to "
+            f"{out} was started before and is not finished. Use --resume to continue it, or --force to "
             "start afresh."
         )
     if resume and not unfinished.exists():
@@ -132,22 +136,17 @@ def discover(
     samples, truth = _open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
     from cdknet.cli.progress import Bars, CtrlC
-    from cdknet.data.checks import DoubtfulData, doubts
     from cdknet.estimators import ClassDiscovery
-    from cdknet.inputs.labels import encode_labels
-    from cdknet.inputs.warnings import among_old, mixed, scarce
+    from cdknet.training.memory import keep_freed_memory
 
     ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
     if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
         _remove_unfinished(unfinished)
-    targets = encode_labels(samples.y, len(samples)).targets
-    told = [*doubts(samples.X, samples.columns), *_without_effect(options)]
-    told += [] if options["novelty"] else mixed(among_old(samples.X, targets))
-    told += scarce(targets, new_classes)
-    samples = replace(samples, notes=(*samples.notes, *told))
+    samples = replace(samples, notes=(*samples.notes, *_without_effect(options)))
     for note in samples.notes:
         say(note, quiet=as_json)
-    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
+    keep_freed_memory()
+    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars, noted_doubts(quiet=as_json) as doubts:
         model = ClassDiscovery(
             **options,
             n_new_classes=new_classes,
@@ -157,11 +156,10 @@ def discover(
             watchers=[bars, ctrl_c],
         )
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DoubtfulData)  # told above
-                model.fit(samples.X, samples.y)
+            model.fit(samples.X, samples.y, columns=samples.columns)
         except KeyboardInterrupt:
             raise _interrupted(unfinished) from None
+    samples = replace(samples, notes=(*samples.notes, *doubts))
     say("Drawing the map and the gallery", quiet=as_json)
     try:
         _save(
@@ -171,7 +169,7 @@ def discover(
             force=force,
             ids=samples.ids.tolist(),
             source=samples.source,
-            told=samples.about(),
+            about=samples.about(),
             keep_samples=samples_in_run,
             quiet=as_json,
         )
@@ -186,7 +184,7 @@ def discover(
     show_run(out, as_json)
 
 
-@app.command()
+@app.command(cls=MethodCommand)
 @takes_options
 @reads_data
 def tune(
@@ -202,7 +200,7 @@ def tune(
     reading: dict[str, Any],
     options: dict[str, Any],
 ) -> None:
-    """Choose options for DATA by hiding some of its old classes. Interrupted, the same command goes on.
+    """Select options for DATA by hiding some of its old classes. Interrupted, the same command resumes it.
 
     Give discover what it chose, as flags; or let discover do both: --tune old-classes.
     """
@@ -211,40 +209,34 @@ def tune(
     new_classes = _how_many(new_classes, truth)
     from cdknet.cli.progress import Bars, CtrlC
     from cdknet.estimators import ClassDiscovery
-    from cdknet.fit.pipeline import Parts
+    from cdknet.fit.plan import device_of
     from cdknet.inputs.labels import encode_labels
-    from cdknet.nets.model import device_of
     from cdknet.runs.files import replace_file
     from cdknet.training.budget import Budget
+    from cdknet.training.context import FitContext
     from cdknet.training.history import History
+    from cdknet.training.memory import keep_freed_memory
     from cdknet.trust.rehearsal import NoRehearsal
     from cdknet.trust.tune import tune as tune_options
 
-    params = ClassDiscovery(**options, n_new_classes=new_classes).checked_params()
-    labels, kept = encode_labels(samples.y, len(samples)), out.with_name(out.name + ".partial")
+    params = ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
+    labels, finished = encode_labels(samples.y, len(samples)), out.with_name(out.name + ".partial")
     seconds = seconds_of(params["time_budget"])
-
+    keep_freed_memory()
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
+        history = History([bars, ctrl_c], Budget(seconds, ["tune"]) if seconds else None)
+        context = FitContext(seed=seed, device=device_of(device), history=history)
         try:
-            report = tune_options(
-                samples.X,
-                labels.targets,
-                params,
-                Parts(device=device_of(device)),
-                folds=folds,
-                seed=seed,
-                history=History([bars, ctrl_c], Budget(seconds, ["tune"]) if seconds else None),
-                kept=kept,
-            )
+            report = tune_options(samples.X, labels.targets, params, context, folds=folds, finished=finished)
         except NoRehearsal as reason:
             raise ValueError(f"Options cannot be tried on hidden old classes: {reason}.") from None
         except KeyboardInterrupt:
-            begun = f"Finished fits are in {kept}. The same command goes on."
-            raise InterruptedRun(begun if kept.exists() else "It had only begun: start again.") from None
+            begun = f"Finished fits are in {finished}. The same command resumes it."
+            raise InterruptedRun(begun if finished.exists() else "It had only begun: start again.") from None
     names = labels.old_classes
     report["hidden"] = [[str(names[c]) for c in hidden] for hidden in report["hidden"]]
     replace_file(out, json.dumps(report, indent=1).encode())
-    kept.unlink(missing_ok=True)
+    finished.unlink(missing_ok=True)
     if as_json:
         print_json(report)
         return
@@ -274,22 +266,22 @@ def predict(
 ) -> None:
     """Label the samples of DATA with the old and new classes of RUN.
 
-    Slices of radio transmissions also get a second CSV, OUT with .groups before its ending: a line a
+    Slices of radio transmissions also get a second CSV, OUT with .groups before its ending: one line per
     transmission, by vote of its slices.
     """
     import numpy as np
 
-    from cdknet.estimators import ClassDiscovery
+    from cdknet.estimators import inputs_like, probabilities
+    from cdknet.fit.codec import from_run
+    from cdknet.runs.format import read_run
 
     check_new_file(out, force)
     if out.suffix.lower() in (".json", ".parquet"):
         raise ValueError(f"--out of predict is a CSV. Got {out.name}. Name it {out.stem}.csv, or see --json.")
     of_groups = out.with_name(f"{out.stem}.groups{out.suffix}")
-    model = ClassDiscovery.load(run)
+    result = from_run(read_run(run))
     samples = open_like(run, data, reading)
-    if samples.columns is not None and hasattr(model, "feature_names_in_"):
-        del model.feature_names_in_  # the columns are in their order
-    notes = [*samples.notes, *_doubts_about(model)]
+    notes = [*samples.notes, *_doubts_about(result)]
     for note in notes:
         say(note, quiet=as_json)
     if samples.groups is not None:
@@ -298,17 +290,18 @@ def predict(
     with bar_of("predict", MANY_SAMPLES, quiet=as_json) as show:
         for start in range(0, len(samples), AT_ONCE):
             show(start, len(samples))
-            answers.append(model.predict_proba(samples.X[start : start + AT_ONCE]))
+            part = inputs_like(result, samples.X[start : start + AT_ONCE])
+            answers.append(probabilities(result.model.apply(part).logits))
         show(len(samples), len(samples))
-    probabilities = np.concatenate(answers)
-    counts = _write_labels(out, samples.ids.tolist(), probabilities, model)
+    found = np.concatenate(answers)
+    counts = _write_labels(out, samples.ids.tolist(), found, result)
     written = [out]
     if samples.groups is not None:
         from cdknet.radio import vote
 
-        groups, log_votes = vote(np.log(np.maximum(probabilities, 1e-300)), samples.groups)
+        groups, log_votes = vote(np.log(np.maximum(found, 1e-300)), samples.groups)
         written.append(of_groups)
-        _write_labels(of_groups, groups.tolist(), np.exp(log_votes), model)
+        _write_labels(of_groups, groups.tolist(), np.exp(log_votes), result)
     if as_json:
         facts = {"samples": len(samples), "counts": counts, "notes": notes}
         print_json({"out": [str(path) for path in written], **facts})
@@ -345,34 +338,51 @@ def show(run: RunFolder, as_json: Json = False) -> None:
 
 
 def _open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
-    from cdknet.data import odd_labels
-
     samples, truth = open_data(data, reading)
     if samples.y is None:
         raise ValueError(
             f"{samples.source}: discovery needs labels of the old classes. Got none. Name a table's column "
-            "with --label-column, put images into a sub-folder a class and one named unlabelled/, or give "
-            "--labels FILE, a CSV of id and label."
+            "with --label-column, put images into one sub-folder per class and one named unlabelled/, or "
+            "give --labels FILE, a CSV of id and label."
         )
-    return replace(samples, notes=(*samples.notes, *odd_labels(samples.y))), truth
+    return samples, truth
+
+
+@contextmanager
+def noted_doubts(*, quiet: bool) -> Iterator[list[str]]:
+    """The doubts about its data that a fit in this block warns of, shown and collected as they come."""
+    from cdknet.data.checks import DoubtfulData
+
+    doubts: list[str] = []
+
+    def note(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, DoubtfulData):
+            return usual(message, category, *where, **more)
+        doubts.append(str(message))
+        say(doubts[-1], quiet=quiet)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DoubtfulData)
+        usual, warnings.showwarning = warnings.showwarning, note
+        yield doubts
 
 
 def _without_effect(options: dict[str, Any]) -> list[str]:
     """A sentence for each option that was set and that the method does not read."""
     notes = []
-    for name, readers in unread(options).items():
+    for name, readers in unread(options["method"], options).items():
         why = f"method {options['method']} does not read it" if readers else "there is no stage 3"
         of = f" ({', '.join(readers)}: yes)" if readers else ""
         notes.append(f"--{name.replace('_', '-')} changes nothing: {why}{of}.")
     return notes
 
 
-def _doubts_about(model: ClassDiscovery) -> list[str]:
+def _doubts_about(result: FitResult) -> list[str]:
     """A sentence where a run does not think much of its own new classes."""
-    if not model.calibration_["calibrated"] or model.overall_confidence_ >= POOR:
+    if not result.calibration["calibrated"] or result.overall_confidence >= POOR:
         return []
     return [
-        f"The run itself expects only {100 * model.overall_confidence_:.0f} of 100 of its unlabelled samples "
+        f"The run itself expects only {100 * result.overall_confidence:.0f} of 100 of its unlabelled samples "
         "to be right (cdknet show): a high probability of a new class does not make it a class."
     ]
 
@@ -398,19 +408,19 @@ def _remove_unfinished(folder: Path) -> None:
 def _interrupted(unfinished: Path) -> InterruptedRun:
     if not unfinished.exists():
         return InterruptedRun("It had only begun: start again.")
-    return InterruptedRun(f"What was learned is in {unfinished}. Add --resume to go on.")
+    return InterruptedRun(f"What was learned is in {unfinished}. Add --resume to continue.")
 
 
-def _write_labels(out: Path, ids: list[str], probabilities: Any, model: ClassDiscovery) -> dict[str, int]:
+def _write_labels(out: Path, ids: list[str], found: Any, result: FitResult) -> dict[str, int]:
     """A CSV of the most probable class of each sample; how many each class got."""
     from cdknet.runs.files import csv_bytes, replace_file
 
-    best = probabilities.argmax(axis=1)
-    n_old = len(model.classes_) - model.n_new_classes_
-    columns = zip(ids, best, probabilities.max(axis=1), strict=True)
-    rows = ((name, model.classes_[c], int(c >= n_old), f"{p:.4f}") for name, c, p in columns)
+    best, classes = found.argmax(axis=1), result.classes
+    n_old = len(classes) - result.n_new_classes
+    columns = zip(ids, best, found.max(axis=1), strict=True)
+    rows = ((name, classes[c], int(c >= n_old), f"{p:.4f}") for name, c, p in columns)
     replace_file(out, csv_bytes(("id", "label", "new", "probability"), rows))
-    return {str(name): int((best == c).sum()) for c, name in enumerate(model.classes_)}
+    return {str(name): int((best == c).sum()) for c, name in enumerate(classes)}
 
 
 def _save(
@@ -421,7 +431,7 @@ def _save(
     force: bool,
     ids: list[str],
     source: str,
-    told: dict[str, Any] | None = None,
+    about: dict[str, Any] | None = None,
     keep_samples: bool = True,
     quiet: bool = True,
 ) -> None:
@@ -439,7 +449,7 @@ def _save(
             "give cdknet explore and refine the --data again.",
             quiet=quiet,
         )
-    run = model.to_run(ids=ids, source=shown(source), **(told or {}))
+    run = model.to_run(ids=ids, source=shown(source), **(about or {}))
     write_run(out, replace(illustrated(run, X), samples=kept), force=force)
 
 

@@ -1,14 +1,32 @@
-"""The command that runs the paper's tables and figures: reproduce."""
+"""The command that runs the paper's tables and figures: reproduce.
+
+The experiments are not part of the package. They are in `experiments/`, next to `src/`, in a checkout.
+"""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cdknet.cli.base import InterruptedRun, Json, app, console, print_json, say
+
+CHECKOUT = Path(__file__).resolve().parents[3]  # of an editable install: the folder that has src/
+
+
+def experiment(module: str) -> Any:
+    """The module experiments.reproduce.MODULE of this checkout."""
+    if not (CHECKOUT / "experiments" / "reproduce").is_dir():
+        raise ImportError(
+            "cdknet reproduce must run from a checkout of the project. Got an installed package, which does "
+            "not include the experiments. Get the project's source and run pip install -e . in it."
+        )
+    if str(CHECKOUT) not in sys.path:
+        sys.path.insert(0, str(CHECKOUT))
+    return import_module(f"experiments.reproduce.{module}")
 
 
 @app.command()
@@ -19,29 +37,28 @@ def reproduce(
             help="table3 ... table6, fig3 ... fig5, ablation, variants, splits, all; page: docs/results.md."
         ),
     ],
-    datasets: Annotated[str, typer.Option(help="Only these sets, by comma: mnist,digits.")] = "",
-    methods: Annotated[str, typer.Option(help="Only these methods, by comma: k-means,cd-knet-exp.")] = "",
-    seeds: Annotated[int, typer.Option(help="Seeds 0, 1, ...; some tables use fewer.", min=1)] = 5,
-    budget: Annotated[str, typer.Option(help="quick, or paper: its epochs in full.")] = "quick",
-    results: Annotated[Path, typer.Option(help="Where finished cells are kept.")] = Path("results"),
-    docs: Annotated[Path, typer.Option(help="Where pages and pictures go.")] = Path("docs"),
-    cache: Annotated[Path | None, typer.Option(help="Where stages are shared.")] = None,
+    datasets: Annotated[str, typer.Option(help="Only these sets, separated by commas: mnist,digits.")] = "",
+    methods: Annotated[
+        str, typer.Option(help="Only these methods, separated by commas: k-means,cd-knet-exp.")
+    ] = "",
+    seeds: Annotated[int, typer.Option(help="Number of seeds: 0, 1, ...; some tables use fewer.", min=1)] = 5,
+    budget: Annotated[str, typer.Option(help="quick, or paper: the paper's epochs in full.")] = "quick",
+    results: Annotated[Path, typer.Option(help="Folder of finished cells.")] = Path("results"),
+    docs: Annotated[Path, typer.Option(help="Folder for the page and its figures.")] = Path("docs"),
+    cache: Annotated[Path | None, typer.Option(help="Folder of stages that cells share.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run the paper's tables and figures, cell by cell. Finished cells are kept; start again to go on."""
-    from cdknet.reproduce.plan import BUDGETS, plan
-
+    """Run the paper's tables and figures (from a checkout). Finished cells are saved; run again to resume."""
     if what == "page":
-        from cdknet.reproduce.page import write_page
-
-        written = str(write_page(results, docs))
+        written = str(experiment("page").write_page(results, docs))
         if as_json:
             print_json({"out": written})
         else:
-            console().print(f"Written: {written}", highlight=False, markup=False)
+            _print(f"Written: {written}")
         return
     names = [[name.strip() for name in part.split(",") if name.strip()] for part in (datasets, methods)]
+    plan = experiment("plan").plan
     cells = plan(what, seeds=seeds, budget=budget, datasets=names[0], methods=names[1])
     if dry_run:
         keys = [cell.key for cell in cells]
@@ -50,35 +67,42 @@ def reproduce(
         else:
             sys.stdout.write("\n".join(keys) + "\n")
         return
-    from cdknet.cli.progress import CellBars, CtrlC
-    from cdknet.data import cache_dir
-    from cdknet.reproduce.runner import read_results, run_cells
+    say(f"Budget {experiment('markdown').paragraph(f'budget-{budget}')}", quiet=as_json)
+    lines = _run(cells, results, cache, quiet=as_json)
+    if as_json:
+        print_json(lines)
+        return
+    console().print(experiment("terminal").terminal_table(what, cells, lines))
+    _print(f"Saved in {results / 'reproduce'}. To write the page of all results: cdknet reproduce page.")
+    for figure in experiment("figures").draw_figures(what, results, docs / "pictures"):
+        _print(f"Drawn: {figure}")
 
-    say(f"Budget {budget}: {BUDGETS[budget]}", quiet=as_json)
-    done = read_results(results)
-    there = sum(not done.get(cell.key, {"stale": True})["stale"] for cell in cells)
+
+def _run(cells: list[Any], results: Path, cache: Path | None, *, quiet: bool) -> list[dict[str, Any]]:
+    """Run the cells that are not in `results` yet. The lines of all cells."""
+    from cdknet.cli.progress import CtrlC
+    from cdknet.data import cache_dir
+
+    runner = experiment("runner")
+    finished = runner.read_results(results)
+    there = sum(not finished.get(cell.key, {"stale": True})["stale"] for cell in cells)
     if there:
-        told = f"{there} of {len(cells)} cells are in {results} already and are not run again"
-        say(f"{told} (--results NEW_FOLDER: run them here).", quiet=as_json)
+        found = f"{there} of {len(cells)} cells are in {results} already and are not run again"
+        say(f"{found} (--results NEW_FOLDER: run them here).", quiet=quiet)
     lines = []
-    with CtrlC() as ctrl_c, CellBars(len(cells), quiet=as_json) as bars:
+    with CtrlC() as ctrl_c, experiment("terminal").CellBars(len(cells), quiet=quiet) as bars:
         try:
-            for cell, line in run_cells(
+            for cell, line in runner.run_cells(
                 cells, results, cache or cache_dir() / "stages", [bars, ctrl_c], begin=bars.begin
             ):
                 bars.finish(cell.key, line)
                 lines.append(line)
         except KeyboardInterrupt:
             raise InterruptedRun(
-                f"{len(lines)} of {len(cells)} cells are in {results}. Start again to go on."
+                f"{len(lines)} of {len(cells)} cells are in {results}. Run the command again to resume."
             ) from None
-    if as_json:
-        print_json(lines)
-        return
-    from cdknet.reproduce.page import draw_figures, terminal_table
+    return lines
 
-    console().print(terminal_table(what, cells, lines))
-    kept = f"Kept in {results / 'reproduce'}. The page of them all: cdknet reproduce page."
-    console().print(kept, highlight=False, markup=False)
-    for picture in draw_figures(what, results, docs / "pictures"):
-        console().print(f"Drawn: {picture}", highlight=False, markup=False)
+
+def _print(text: str) -> None:
+    console().print(text, highlight=False, markup=False)

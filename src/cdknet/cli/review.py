@@ -27,7 +27,7 @@ from cdknet.cli.base import (
 
 Truth = Annotated[Path | None, typer.Option(help="A CSV with columns id and label: the true classes.")]
 DataAgain = Annotated[
-    str | None, typer.Option("--data", help="The data of RUN, where the run does not hold its samples.")
+    str | None, typer.Option("--data", help="The data of RUN, if the run does not store its samples.")
 ]
 
 
@@ -37,17 +37,19 @@ def explore(
     run: RunFolder,
     *,
     port: Annotated[int | None, typer.Option(help="8765, or the next free one.", min=0, max=65535)] = None,
-    host: Annotated[str, typer.Option(help="Where to listen. 0.0.0.0: other machines may come in.")] = (
-        "127.0.0.1"
-    ),
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page.")] = True,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. 0.0.0.0: reachable from other machines.")
+    ] = ("127.0.0.1"),
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")
+    ] = True,
     truth: Truth = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Look, but change nothing.")] = False,
     data: DataAgain = None,
     as_json: Json = False,
     reading: dict[str, Any],
 ) -> None:
-    """Look at RUN in the browser: name, merge, split and move what was found. Ctrl-C ends it."""
+    """Review RUN in the browser: name, merge, split and correct the discovered classes. Ctrl-C ends it."""
     _check_web()
     session = _session(run, truth, data, reading, read_only=read_only, quiet=as_json)
     from cdknet.explorer.auth import is_loopback
@@ -58,11 +60,11 @@ def explore(
         sys.stdout.write(json.dumps({"url": server.address}) + "\n")
     else:
         sys.stdout.write(
-            f"The explorer is at\n\n    {server.address}\n\nCtrl-C ends it. Every change is kept.\n"
+            f"The explorer is at\n\n    {server.address}\n\nCtrl-C ends it. Every change is saved.\n"
         )
     sys.stdout.flush()
     if not is_loopback(host):
-        say("Whoever has this address can change the review, from other machines too.", quiet=as_json)
+        say("Anyone with this address can change the review, also from other machines.", quiet=as_json)
     if browser and _has_screen():
         import threading
         import webbrowser
@@ -83,9 +85,9 @@ def refine(
     as_json: Json = False,
     reading: dict[str, Any],
 ) -> None:
-    """Train the expansion of RUN again, on the labels as they were reviewed. Names and classes stay.
+    """Train stage 3 of RUN again on the reviewed labels. Names and classes stay.
 
-    Interrupted, the same command goes on where it was.
+    If it is interrupted, the same command resumes it.
     """
     from cdknet.runs.format import check_target
 
@@ -98,7 +100,7 @@ def refine(
         try:
             refine_run(run, out, **again, device=device, watchers=[bars, ctrl_c], force=force)
         except KeyboardInterrupt:
-            raise InterruptedRun("The same command goes on from there.") from None
+            raise InterruptedRun("The same command resumes it.") from None
     show_run(out, as_json)
 
 
@@ -114,7 +116,7 @@ def report(
     as_json: Json = False,
     reading: dict[str, Any],
 ) -> None:
-    """Write one HTML file with the map and the classes of RUN as reviewed. It opens anywhere, from disk."""
+    """Write one HTML file with the map and the reviewed classes of RUN. It opens from disk, anywhere."""
     check_new_file(out, force)
     session = _session(run, truth, data, reading, read_only=True, quiet=as_json)
     from cdknet.explorer.report import report_html
@@ -138,9 +140,9 @@ def export(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Write the labels of RUN as reviewed: id, label, class, kind, given, confidence, rejected.
+    """Write the reviewed labels of RUN: id, label, class, kind, given, confidence, rejected.
 
-    In a CSV, text that a spreadsheet would take for a formula gets a ' before it.
+    In a CSV, text that a spreadsheet would read as a formula gets a leading '.
     """
     from cdknet.options import check_choice
 
@@ -156,8 +158,8 @@ def export(
     if as_json:
         print_json(facts)
     else:
-        left = f", {facts['rejected']} of them rejected" if facts["rejected"] else ""
-        console().print(f"{facts['samples']} samples{left}, in {out}", highlight=False, markup=False)
+        rejected = f", {facts['rejected']} of them rejected" if facts["rejected"] else ""
+        console().print(f"{facts['samples']} samples{rejected}, in {out}", highlight=False, markup=False)
 
 
 def _check_web() -> None:
@@ -178,7 +180,7 @@ def _session(
     read_only: bool = False,
     quiet: bool = False,
 ) -> Any:
-    """A run under review, with its samples read again from DATA where asked."""
+    """A run under review, with its samples read again from DATA if that is given."""
     from cdknet.explorer.folder import open_run
     from cdknet.explorer.session import Session, read_truth
 
@@ -188,18 +190,20 @@ def _session(
 
 
 def _has_screen() -> bool:
-    """Whether there is a desktop: without one, Python would start a browser inside this terminal."""
+    """Whether there is a desktop. Without one, Python would start a text browser in this terminal."""
     import os
 
     return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
 def _samples_again(run: Path, data: str | None, reading: dict[str, Any]) -> dict[str, Any]:
-    """The samples of a run from the file it was made from, and what they are called; nothing without DATA."""
+    """The samples of a run and their ids, from the file it was made from; empty without DATA."""
     if data is None:
         flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
         if flags:
-            raise ValueError(f"{flags[0]} says how to read --data. Got it without. Name the file of the run.")
+            raise ValueError(
+                f"{flags[0]} says how to read --data. Got it without --data. Add the file of the run."
+            )
         return {}
     samples = open_like(run, data, reading)
     return {"samples": samples.X, "sample_ids": samples.ids.tolist()}

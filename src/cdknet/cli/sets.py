@@ -1,4 +1,4 @@
-"""Commands about the paper's data sets: data list, info, fetch, verify."""
+"""Commands for the paper's data sets: data list, info, fetch, verify."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from cdknet.cli.base import Force, Json, app, check_new_file, console, download_
 
 data_app = typer.Typer(help="The paper's data sets: list, info, fetch, verify.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
-SetName = Annotated[str, typer.Argument(metavar="NAME", help="A name that cdknet data list shows.")]
+SetName = Annotated[str, typer.Argument(metavar="NAME", help="A name from: cdknet data list")]
 
 
 @data_app.command("list")
 def data_list(as_json: Json = False) -> None:
-    """The sets that can be had by name."""
+    """List the data sets that are available by name."""
     from cdknet import data
 
     described = {name: data.describe(name) for name in data.names()}
@@ -31,11 +31,13 @@ def data_list(as_json: Json = False) -> None:
 @data_app.command("info")
 def data_info(
     name: SetName,
-    picture: Annotated[Path | None, typer.Option(help="Write a sheet of samples to this PNG.")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Write a contact sheet of samples to this PNG.")
+    ] = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """What a set is, where it comes from, and what to keep in mind."""
+    """Describe a data set: its content, its source and its caveats."""
     from cdknet import data
 
     described = data.describe(name)
@@ -61,7 +63,7 @@ def data_info(
 
 @data_app.command("fetch")
 def data_fetch(name: SetName, as_json: Json = False) -> None:
-    """Make sure that every file of a set is on this machine, downloading what is not."""
+    """Download the missing files of a data set, and check all of them."""
     from cdknet import data
 
     with download_bar() as progress:
@@ -74,7 +76,7 @@ def data_fetch(name: SetName, as_json: Json = False) -> None:
 
 @data_app.command("verify")
 def data_verify(name: SetName, as_json: Json = False) -> None:
-    """Check every file of a set against its published SHA-256."""
+    """Check every file of a data set against its published SHA-256."""
     from cdknet import data
 
     checks = data.verify(name)
@@ -87,5 +89,6 @@ def data_verify(name: SetName, as_json: Json = False) -> None:
             )
     if not all(check.ok for check in checks):
         raise ValueError(
-            f"every file of {name} must be there and right. See above; try cdknet data fetch {name}."
+            f"every file of {name} must exist and have the published SHA-256. Got those marked BAD. "
+            f"Remove them, then try: cdknet data fetch {name}"
         )

@@ -29,7 +29,7 @@ def _number(values: Sequence[float]) -> str:
 
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
-    """The demonstration: each method's scores on the new classes, then what became of the old ones."""
+    """The demo: scores of each method on the new classes, then the accuracy on the old ones."""
     seeds = "" if len(comparisons) == 1 else f", mean ± std of {len(comparisons)} seeds"
     tables = []
     for part, title in (("train", "unlabelled samples of the fit"), ("held_out", "held-out samples")):
@@ -66,22 +66,22 @@ def scores_table(title: str, scores: Scores) -> Table:
 
 
 def evaluation_tables(result: Evaluation) -> list[Table]:
-    strange = f"; {result.n_strange} ids of the truth are none of the run's" if result.n_strange else ""
+    notes = f"; {result.n_strange} ids of the truth are not in the run" if result.n_strange else ""
     if result.n_contradicted:
-        strange += f"; it calls {result.n_contradicted} given labels otherwise: is it of these samples?"
-    title = f"{result.n_scored} of {result.n_unlabelled} unlabelled samples{strange}"
+        notes += f"; it contradicts {result.n_contradicted} given labels: is it of these samples?"
+    title = f"{result.n_scored} of {result.n_unlabelled} unlabelled samples{notes}"
     tables = [scores_table(title, result.scores)]
-    title = "How far the confidence could be trusted"
+    title = "How far to trust the confidence"
     trust = Table(
         title=title if result.calibrated else f"{title}: it only ranks",
         title_justify="left",
-        caption="right ones surer: how often a right label is surer than a wrong one; .5 is chance",
+        caption="ranking: how often a right label is more confident than a wrong one; .5 is chance",
         caption_justify="left",
     )
-    names = ("expected right", "right", "calibration error", "right ones surer")
+    names = ("expected right", "right", "calibration error", "ranking")
     shown = dict(zip(names, result.confidence, strict=True))
     if not result.calibrated:
-        shown = {name: shown[name] for name in ("right", "right ones surer")}
+        shown = {name: shown[name] for name in ("right", "ranking")}
     for name in shown:
         trust.add_column(name, justify="right")
     trust.add_row(*("-" if value is None else f"{value:.3f}" for value in shown.values()))
@@ -135,7 +135,7 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
     for row in facts["classes"]:
         sure = f"{row['confidence']:.2f}" if row["samples"] else "-"
         if sure == "1.00" and row["given"] < row["samples"]:
-            sure = "> .99"  # nothing that was found is certain
+            sure = "> .99"  # no discovered label is certain
         table.add_row(escape(row["name"]), row["kind"], str(row["samples"]), str(row["given"]), sure)
     how = Table(show_header=False, box=None)
     for key in ("method", "chosen", "expansion", "label_weight", "seed", "epochs", "pictures"):
@@ -160,24 +160,24 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         how.add_row("confidence", escape(confidence_sentence(facts["confidence"], n_new)))
     empty = [row["name"] for row in facts["classes"] if row["kind"] == "new" and not row["samples"]]
     if empty:
-        what = "Ask for fewer new classes" + (", or give it more time." if timed else ".")
-        how.add_row("empty", escape(f"no sample is of {', '.join(empty)}. {what}"))
+        what = "Ask for fewer new classes" + (", or allow more time." if timed else ".")
+        how.add_row("empty", escape(f"no samples in {', '.join(empty)}. {what}"))
     if facts["hints"]:
         more = f"; and {len(facts['hints']) - MOST_HINTS} more" if len(facts["hints"]) > MOST_HINTS else ""
-        told = "; ".join(facts["hints"][:MOST_HINTS]) + more
-        how.add_row("hints", escape(f"{told}. To see why: cdknet explore {run}"))
+        hints = "; ".join(facts["hints"][:MOST_HINTS]) + more
+        how.add_row("hints", escape(f"{hints}. To see why: cdknet explore {run}"))
     if facts["given_accuracy"] is not None:
         how.add_row("given labels", escape(given_sentence(facts["given_accuracy"], timed=timed)))
-    for at, note in enumerate(facts["notes"]):
-        how.add_row("noted" if at == 0 else "", escape(note))
+    for index, note in enumerate(facts["notes"]):
+        how.add_row("notes" if index == 0 else "", escape(note))
     return [table, how]
 
 
-MOST_HINTS = 4  # that are told
+MOST_HINTS = 4  # that are shown
 
 
 def tuning_table(report: dict[str, Any]) -> Table:
-    """What was tried on hidden old classes; the chosen line is marked."""
+    """What was tried on hidden old classes; the chosen row is bold."""
     table = Table(title="Accuracy on hidden old classes", title_justify="left")
     for name in ("candidate", "options", "folds", "mean", "gain", "score"):
         table.add_column(name, justify="left" if name in ("candidate", "options") else "right")

@@ -55,4 +55,4 @@ def class_means(z: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     return means
 
 
-Readout = Centers | Neighbors
+Classifier = Centers | Neighbors

@@ -1,11 +1,15 @@
-"""The end of stage 2: clusters of features, which are the pseudo-labels."""
+"""Clusters of features: k-means, spectral clustering, and what several clusterings agree on.
+
+`cluster_features` is the door. `agreed_labels` follows a list of named rules (`RULES`), each a function below
+with the case it is for. docs/how_it_works.md says how each was chosen.
+"""
 
 from __future__ import annotations
 
 import copy
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,25 +18,22 @@ from scipy.sparse import csr_array
 from torch import Tensor
 
 from cdknet.core.classifiers import MOST_VOTERS, Neighbors, class_means
-from cdknet.core.columns import has_two_values, is_side_note
+from cdknet.core.columns import has_two_values, is_categorical
 from cdknet.core.hsic import unit_length
-from cdknet.core.neighbors import neighbor_graphs, tear
+from cdknet.core.neighbors import neighbor_graphs, split_affinity
 from cdknet.core.seeds import derive_seed
 from cdknet.core.spectral import graph_embedding
-from cdknet.options import DiscoverOptions
-from cdknet.runs.checkpoints import Snapshot
 
-GRAPHS = (15, 30)  # neighbours of a sample in the graphs that are cut into classes
-GRAPH_NEIGHBORS = 30  # the same for one spectral cut; with 15 it falls apart on small sets
-CUTTING = ("cd-knet", "cd-knet+")  # methods whose features can be cut in several ways
+GRAPHS = (15, 30)  # neighbours of a sample, in the graphs that several clusterings are made from
+GRAPH_NEIGHBORS = 30  # the same for a single spectral clustering; with 15 it breaks up small sets
 BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
-CLOSE = (0.0, 0.5, 1.0)  # the same for ways that keep closer to the neighbours
-FAR_LESS = 2 / 3  # of a tear
-MUCH_MORE = 20  # times a tear
-GAP = 0.01  # share of edges between two clusters below which there is a gap between them
-TORN = 0.04  # share of edges between two clusters above which one class may have been cut in two
-SMALL = 10**7  # products of a round of k-means up to which a second thread is not worth its while
-LEAST_SHARE = 0.2  # of the mean class: a smaller cluster is a few strays, which hang on next to nothing
+CLOSE_BLENDS = (0.0, 0.5, 1.0)  # the same for clusterings that follow the neighbours more closely
+MUCH_LESS = 2 / 3  # of a split affinity
+MUCH_MORE = 20  # times a split affinity
+GAP = 0.01  # split affinity of two clusters below which there is a gap between them
+SPLIT = 0.04  # split affinity of two clusters above which they may be one class that was split
+SMALL = 10**7  # products per round of k-means, up to which a second thread does not pay
+LEAST_SHARE = 0.2  # of the mean class size: a smaller cluster is a few outliers
 
 
 class FitsAndPredicts(Protocol):
@@ -45,15 +46,45 @@ class FitsAndPredicts(Protocol):
 Clusterer = FitsAndPredicts | Callable[[NDArray[Any], int, int], NDArray[Any]]
 
 
-def wanted_classes(options: DiscoverOptions) -> int:
-    """How many new classes to look for; an error where nobody said."""
-    if options.n_new_classes is None:
-        raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
-    return options.n_new_classes
+class Clusters(NamedTuple):
+    """A clustering of features."""
+
+    labels: Tensor  # (n,) 0 ... n_clusters - 1
+    centers: Tensor  # (n_clusters, d) mean features
+    votes: bool  # a new sample's class is voted by its neighbours, not given by the nearest centre
 
 
-def check_clusterer(clusterer: Any, n_new_classes: int | None, method: str) -> None:
-    """Raise for a clusterer that cannot give what is asked of it, before anything is trained."""
+def cluster_features(
+    z: Tensor,
+    n_clusters: int,
+    how: str,
+    clusterer: Clusterer | None = None,
+    samples: Tensor | None = None,
+    *,
+    restarts: int = 10,
+    seed: int = 0,
+) -> Clusters:
+    """Clusters of the rows of z: by `clusterer` if there is one, else as `how` says.
+
+    `how` is "agreed", "spectral" or "k-means". "agreed" also looks at `samples`, the vectors that z are
+    features of, where they are given.
+    """
+    votes = clusterer is None and how in ("agreed", "spectral")
+    if clusterer is not None or how == "k-means":
+        labels = cluster(z, n_clusters, clusterer, restarts=restarts, seed=seed)
+    elif how == "spectral":
+        graph = GRAPH_NEIGHBORS
+        labels = spectral_labels(z, n_clusters, neighbors=graph, restarts=restarts, seed=seed)
+    else:
+        labels, votes = _agree(Case(z, n_clusters, samples, restarts, seed))
+    return Clusters(labels, class_means(z, labels, n_clusters), votes)
+
+
+def check_clusterer(clusterer: Any, n_new_classes: int | None, *, counts_vary: bool = False) -> None:
+    """Raise for a clusterer that cannot give what is asked of it, before anything is trained.
+
+    `counts_vary`: it will be asked for fewer classes from round to round.
+    """
     if clusterer is None:
         return
     is_estimator = hasattr(clusterer, "fit_predict")
@@ -62,7 +93,7 @@ def check_clusterer(clusterer: Any, n_new_classes: int | None, method: str) -> N
         raise TypeError(f"clusterer must have fit_predict or be a function. Got {got}. Make one: with ().")
     if not is_estimator:
         return
-    if method == "sscd-dynamic":
+    if counts_vary:
         raise ValueError(
             "clusterer must be a function of (features, n_clusters, seed) for method 'sscd-dynamic', which "
             f"asks for fewer classes from round to round. Got {type(clusterer).__name__}."
@@ -94,7 +125,7 @@ def cluster(
     labels = np.asarray(labels)
     if labels.shape != (len(points),) or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"The clusterer must return one whole number a sample ({len(points)}). "
+            f"The clusterer must return one whole number per sample ({len(points)}). "
             f"Got {labels.dtype} of shape {labels.shape}."
         )
     if labels.min() < 0 or labels.max() >= n_clusters:
@@ -103,36 +134,6 @@ def cluster(
             f"Got {labels.min()} ... {labels.max()}."
         )
     return torch.from_numpy(labels.astype(np.int64))
-
-
-def cut_features(
-    z: Tensor,
-    options: DiscoverOptions,
-    clusterer: Clusterer | None,
-    seed: int,
-    labels: Tensor | None = None,
-    samples: Tensor | None = None,
-) -> Snapshot:
-    """Clusters of the rows of z, to be kept: as `clusterer` or `options.cut` says, or given as `labels`.
-
-    Those that are agreed on keep to the gaps among `samples`, if vectors are given (`along_gaps`). Where most
-    of these are copies of others, they are cut themselves, by k-means: the neighbours of a sample are its
-    copies, and what is learned to tell it from them is the little by which they differ.
-    """
-    m_u, restarts = wanted_classes(options), options.kmeans_restarts
-    cut = "given" if labels is not None else "own" if clusterer is not None else options.cut
-    if cut == "agreed" and samples is not None and _are_copies(samples):
-        cut, labels = "k-means", cluster(samples, m_u, restarts=restarts, seed=seed)
-    if cut == "agreed":
-        labels = agreed_labels(z, m_u, restarts=restarts, seed=seed)
-        if samples is not None and m_u > 1:
-            labels = along_gaps(samples, labels, m_u, restarts=restarts, seed=seed)
-    elif cut == "spectral":
-        labels = spectral_labels(z, m_u, neighbors=GRAPH_NEIGHBORS, restarts=restarts, seed=seed)
-    elif labels is None:  # k-means; heads, where there was no time for them to learn
-        labels = cluster(z, m_u, clusterer, restarts=restarts, seed=seed)
-    tensors = {"pseudo_labels": labels, "centers": class_means(z, labels, m_u)}
-    return Snapshot(1, True, tensors, {"votes": cut in ("agreed", "spectral")})
 
 
 def spectral_labels(
@@ -151,102 +152,164 @@ def spectral_labels(
 
     def label(part: Tensor) -> Tensor:
         graph = _graphs(part, n_clusters, (neighbors,))[0]
-        U = _rows_of(graph, part, n_clusters, centred=False)
+        U = _rows_of(graph, part, n_clusters, centered=False)
         return cluster(U, n_clusters, clusterer, restarts=restarts, seed=seed)
 
     return _label_part(z, n_clusters, neighbors, seed, label)
 
 
-def agreed_labels(z: Tensor, n_clusters: int, *, restarts: int = 10, seed: int = 0) -> Tensor:
-    """Labels of the rows of z that several ways to cluster them agree on, if the graph does not object.
+# What several clusterings agree on: the rules.
 
-    k-means on z takes a class for a ball and may cut across a long one; on the rows of U it follows the
-    neighbours, and may cut a class in two where they are sparse, for two others that touch. So: k-means on
-    z, on U and on both side by side (`BLENDS`), U of a finer and of a coarser graph (`GRAPHS`), then k-means
-    on what each said of a sample. A cut that only some of them make is outvoted.
 
-    These ways lean to classes of equal size (U is centred: its last vector cuts a class much larger than the
-    others in two). Where that was done (`TORN`), the same is asked of rows that do not, and of ways that keep
-    closer to the neighbours; if one of them leaves far less of a tear, it has found the gaps, if they are as
-    many as it takes (`_least_torn`).
+class Case(NamedTuple):
+    """What is to be clustered."""
+
+    z: Tensor  # (n, d) features
+    n_clusters: int
+    samples: Tensor | None  # (n, d') the vectors that z are features of, where they are vectors
+    restarts: int
+    seed: int
+
+    def kmeans(self, points: Tensor, n: int | None = None, restarts: int | None = None) -> Tensor:
+        return cluster(points, n or self.n_clusters, restarts=restarts or self.restarts, seed=self.seed)
+
+
+class Verdict(NamedTuple):
+    """What a rule says. None is said by a rule that does not apply."""
+
+    labels: Tensor
+    final: bool = False  # no further rule is asked
+    votes: bool = True
+
+
+Rule = Callable[[Case, Tensor | None], Verdict | None]
+
+
+def cluster_duplicate_rows(case: Case, labels: Tensor | None) -> Verdict | None:
+    """Most samples are duplicates of others: k-means on the samples themselves.
+
+    The neighbours of a sample are then its duplicates, and what is learned to tell it from them is the little
+    by which they differ.
     """
-    few = math.ceil(restarts / 3)  # each is one voice of many
+    if case.samples is None or not _are_duplicates(case.samples):
+        return None
+    return Verdict(case.kmeans(case.samples), final=True, votes=False)
+
+
+def take_the_consensus(case: Case, labels: Tensor | None) -> Verdict | None:
+    """Several clusterings vote; where they split a large class, one that keeps it whole wins.
+
+    k-means on z takes a class for a ball and may cut across a long one. On the rows of U it follows the
+    neighbours, and may split a class where they are sparse, and merge two others that touch. So: k-means on
+    z, on U and on both side by side (`BLENDS`), U of a finer and of a coarser graph (`GRAPHS`), then k-means
+    on what each said of a sample. A boundary that only some of them draw is outvoted.
+
+    These lean to classes of equal size: U is centred, so its last vector splits a class much larger than the
+    others. Where that happened (`SPLIT`), the same is asked of rows that are not centred, and of clusterings
+    that follow the neighbours more closely. If one of them splits much less, and there are as many gaps as it
+    takes (`_least_split`), it is the answer.
+    """
+    few, n_clusters = math.ceil(case.restarts / 3), case.n_clusters  # each is one voice of many
 
     def label(part: Tensor) -> Tensor:
-        def voices(n: int, blends: Sequence[float], *, centred: bool) -> list[Tensor]:
-            rows = [_rows_of(graph, part, n, centred=centred) for graph in graphs]
+        def voices(n: int, blends: Sequence[float], *, centered: bool) -> list[Tensor]:
+            rows = [_rows_of(graph, part, n, centered=centered) for graph in graphs]
             ways = [torch.cat([blend * part, U], dim=1) if blend else U for U in rows for blend in blends]
-            return [cluster(way, n, restarts=few, seed=seed) for way in ways]
+            return [case.kmeans(way, n, few) for way in ways]
 
         graphs = _graphs(part, n_clusters, GRAPHS)
-        said = [cluster(part, n_clusters, restarts=few, seed=seed)]
-        said += voices(n_clusters, BLENDS, centred=True)
+        said = [case.kmeans(part, restarts=few)]
+        said += voices(n_clusters, BLENDS, centered=True)
         index = torch.stack(said, dim=1) + n_clusters * torch.arange(len(said))
         votes = torch.zeros(len(part), n_clusters * len(said)).scatter_(1, index, 1.0)  # one-hot each
-        even = cluster(votes, n_clusters, restarts=restarts, seed=seed)
-        torn = tear(graphs[0], even.numpy())
-        if torn < TORN:
+        even = case.kmeans(votes)
+        affinity = split_affinity(graphs[0], even.numpy())
+        if affinity < SPLIT:
             return even
-        found = _least_torn(graphs[0], n_clusters, lambda n: voices(n, CLOSE, centred=False), FAR_LESS * torn)
+        found = _least_split(
+            graphs[0], n_clusters, lambda n: voices(n, CLOSE_BLENDS, centered=False), MUCH_LESS * affinity
+        )
         return even if found is None else found
 
-    return _label_part(z, n_clusters, min(GRAPHS), seed, label)
+    return Verdict(_label_part(case.z, n_clusters, min(GRAPHS), case.seed, label))
 
 
-def along_gaps(x: Tensor, labels: Tensor, n_clusters: int, *, restarts: int = 10, seed: int = 0) -> Tensor:
-    """The labels; or, where they tear classes that x itself shows with gaps around them, those classes.
+def follow_gaps(case: Case, labels: Tensor | None) -> Verdict | None:
+    """The labels split classes that the samples themselves show with gaps around them: take those classes.
 
-    x are the samples as they came, vectors. What is learned from old classes may look past what sets new ones
-    apart: x, cut as coarsely, is asked for its own gaps, which are followed where the labels run across them.
-    Not for those among the values of a category beside numbers, which are gaps whatever the classes are.
+    What is learned from old classes may miss what separates new ones. The samples are asked for their own
+    gaps, which are followed where the labels run across them. Categorical columns do not count: there are
+    gaps between their values whatever the classes are.
     """
-    x = x[:, ~is_side_note(x)]
+    if case.samples is None or case.n_clusters == 1 or labels is None:
+        return None
+    x = case.samples[:, ~is_categorical(case.samples)]
+    rows = _some_of(len(x), case.seed)
+    part, given = x[rows], labels[rows]
+    graphs = _graphs(part, case.n_clusters, GRAPHS)
+    if split_affinity(graphs[0], given.numpy()) < SPLIT:
+        return None
 
-    def label(part: Tensor) -> Tensor:
-        given = labels[rows]
-        graphs = _graphs(part, n_clusters, GRAPHS)
-        if tear(graphs[0], given.numpy()) < TORN:
-            return given
+    def clusterings(n: int) -> list[Tensor]:
+        ways = [part, *(_rows_of(graph, part, n, centered=False) for graph in graphs)]
+        return [case.kmeans(way, n) for way in ways]
 
-        def cuts(n: int) -> list[Tensor]:
-            ways = [part, *(_rows_of(graph, part, n, centred=False) for graph in graphs)]
-            return [cluster(way, n, restarts=restarts, seed=seed) for way in ways]
-
-        found = _least_torn(graphs[0], n_clusters, cuts, GAP)
-        return given if found is None else found
-
-    rows = _some_of(len(x), seed)
-    found = label(x[rows])
-    return labels if torch.equal(found, labels[rows]) else _extended(x, rows, found, n_clusters, min(GRAPHS))
+    found = _least_split(graphs[0], case.n_clusters, clusterings, GAP)
+    if found is None or torch.equal(found, given):
+        return None
+    return Verdict(_extended(x, rows, found, case.n_clusters, min(GRAPHS)))
 
 
-def _least_torn(
-    graph: csr_array, n_clusters: int, cuts: Callable[[int], list[Tensor]], most: float
+RULES: tuple[Rule, ...] = (cluster_duplicate_rows, take_the_consensus, follow_gaps)
+
+
+def agreed_labels(
+    z: Tensor, n_clusters: int, samples: Tensor | None = None, *, restarts: int = 10, seed: int = 0
+) -> Tensor:
+    """Labels of the rows of z by `RULES`, in their order: each may replace what the one before it said."""
+    return _agree(Case(z, n_clusters, samples, restarts, seed))[0]
+
+
+def _agree(case: Case) -> tuple[Tensor, bool]:
+    """The labels by `RULES`, and whether new samples join by a vote of neighbours."""
+    verdict: Verdict | None = None
+    for rule in RULES:
+        found = rule(case, None if verdict is None else verdict.labels)
+        verdict = verdict if found is None else found
+        if verdict is not None and verdict.final:
+            break
+    assert verdict is not None  # the consensus always has an answer
+    return verdict.labels, verdict.votes
+
+
+def _least_split(
+    graph: csr_array, n_clusters: int, clusterings: Callable[[int], list[Tensor]], most: float
 ) -> Tensor | None:
-    """The cut of the graph that tears least; None if none tears less than `most`, or if gaps are not it.
+    """The clustering with the least split affinity; None if none is below `most`, or if gaps are not it.
 
-    `cuts` are ways to make so many clusters. A few strays are no class (`LEAST_SHARE`): cut off, they leave
-    two classes as one and tear nothing. Where classes overlap, clumps inside them have gaps around them too.
-    But then there are more of these: one cluster more tears no more. Around classes the gaps are as many as
-    it takes, and one cluster more cuts a class in two (`TORN`, or `MUCH_MORE`).
+    `clusterings` makes several of n clusters. One that separates a few outliers (`LEAST_SHARE`) does not
+    count: it leaves two classes as one and splits nothing. Where classes overlap, clumps inside them have
+    gaps around them too. But then there are more gaps than classes, and one cluster more has no higher split
+    affinity. Around classes there are as many gaps as it takes, and one cluster more splits a class
+    (`SPLIT`, or `MUCH_MORE`).
     """
 
-    def least_torn(n: int) -> tuple[float, Tensor]:
-        found = cuts(n)
-        tears = [tear(graph, cut.numpy()) if _sizeable(cut, n) else 1.0 for cut in found]
-        return min(tears), found[int(np.argmin(tears))]
+    def least_split(n: int) -> tuple[float, Tensor]:
+        found = clusterings(n)
+        split = [split_affinity(graph, labels.numpy()) if _sizeable(labels, n) else 1.0 for labels in found]
+        return min(split), found[int(np.argmin(split))]
 
-    least, best = least_torn(n_clusters)
+    least, best = least_split(n_clusters)
     if least >= most:
         return None
-    return best if least_torn(n_clusters + 1)[0] >= min(TORN, MUCH_MORE * least) else None
+    return best if least_split(n_clusters + 1)[0] >= min(SPLIT, MUCH_MORE * least) else None
 
 
-def _are_copies(x: Tensor) -> bool:
-    """Whether most samples stand there more than once; by columns of yes and no if these are most."""
+def _are_duplicates(x: Tensor) -> bool:
+    """Whether most rows occur more than once; judged by yes/no columns if these are most of the columns."""
     two = has_two_values(x)
-    told = x[:, two] if two.any() and not is_side_note(x).any() else x
-    return 2 * len(torch.unique(told, dim=0)) < len(x)
+    seen = x[:, two] if two.any() and not is_categorical(x).any() else x
+    return 2 * len(torch.unique(seen, dim=0)) < len(x)
 
 
 def _sizeable(labels: Tensor, n_clusters: int) -> bool:
@@ -256,15 +319,15 @@ def _sizeable(labels: Tensor, n_clusters: int) -> bool:
 
 
 def _graphs(z: Tensor, n_clusters: int, neighbors: Sequence[int]) -> list[csr_array]:
-    """Graphs of near neighbours, at most a quarter of a class of them: more leave a small set no gaps."""
+    """Neighbour graphs with at most a quarter of a class per sample: more leave a small set no gaps."""
     most = max(3, len(z) // (4 * n_clusters))
     return neighbor_graphs(z, [min(k, most) for k in neighbors])
 
 
-def _rows_of(graph: csr_array, z: Tensor, n_clusters: int, *, centred: bool) -> Tensor:
+def _rows_of(graph: csr_array, z: Tensor, n_clusters: int, *, centered: bool) -> Tensor:
     """Rows of U, of unit length: the top eigenvectors of a neighbour graph of z."""
     r = min(n_clusters, len(z) - 1)
-    return unit_length(graph_embedding(graph, r, centred=centred).to(z).vectors)
+    return unit_length(graph_embedding(graph, r, centered=centered).to(z).vectors)
 
 
 def _label_part(

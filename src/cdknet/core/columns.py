@@ -31,7 +31,7 @@ def has_two_values(x: Tensor) -> Tensor:
     return (high > low) & ((x == low) | (x == high)).all(dim=0)
 
 
-def is_side_note(x: Tensor) -> Tensor:
+def is_categorical(x: Tensor) -> Tensor:
     """(d,) which columns of x, (n, d), have two values, where these vary less than the numbers beside them.
 
     Such are the columns of a category. One of two values counts as much as it varies when these are 0 and 1,

@@ -63,7 +63,7 @@ def _joined(z: Tensor, near: Tensor, rows: Tensor) -> csr_array:
     return bridged(W.maximum(W.T).tocsr(), z)
 
 
-def tear(W: csr_array, labels: NDArray[Any]) -> float:
+def split_affinity(W: csr_array, labels: NDArray[Any]) -> float:
     """max of cut(a, b) / √(volume(a) volume(b)) over clusters a ≠ b of the graph W: do two hang together?
 
     The share of edges that the most closely tied two of all clusters have in common: 0 across a gap, much

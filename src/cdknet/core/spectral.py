@@ -179,7 +179,7 @@ def neighbor_embedding(z: Tensor, r: int, *, neighbors: int = 15) -> Eigenpairs:
     return graph_embedding(neighbor_graph(z, neighbors), r).to(z)
 
 
-def graph_embedding(W: csr_array, r: int, *, centred: bool = True) -> Eigenpairs:
+def graph_embedding(W: csr_array, r: int, *, centered: bool = True) -> Eigenpairs:
     """The top r eigenvectors of H D^-½ W D^-½ H, W a `neighbor_graph`; not `centred`, without H.
 
     Without it for r clusters (Ng, Jordan and Weiss 2001): H takes one direction away, so of r centred
@@ -192,12 +192,12 @@ def graph_embedding(W: csr_array, r: int, *, centred: bool = True) -> Eigenpairs
     K = (inverse_root @ W @ inverse_root).tocsr()
     found = None
     if n > DENSE_ORDER:
-        product = (lambda x: _center(K @ _center(x))) if centred else (lambda x: K @ x)
+        product = (lambda x: _center(K @ _center(x))) if centered else (lambda x: K @ x)
         with suppress(ArpackError):  # many samples that are the same: pay for the exact answer, too
             found = every_leading(product, n, r, 1e-7)
     if found is None:
         dense = torch.from_numpy(K.toarray())
-        whole = np.linalg.eigh((center(dense) if centred else dense).numpy())
+        whole = np.linalg.eigh((center(dense) if centered else dense).numpy())
         found = whole.eigenvalues[-r:], np.ascontiguousarray(whole.eigenvectors[:, -r:])
     values, vectors = torch.from_numpy(found[0]), torch.from_numpy(found[1])
     return Eigenpairs(values.flip(0), _fix_signs(vectors.flip(1)))

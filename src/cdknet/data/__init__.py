@@ -1,6 +1,6 @@
-"""Data: the paper's sets by name (`load`), a user's own files (`open`), and open-world problems of either.
+"""Data: the paper's data sets by name (`load`), a user's files (`open`), and open-world problems from both.
 
-Importing this is cheap: no torch, no scikit-learn, no pyarrow until a function needs it.
+Importing this package is cheap: scikit-learn and pyarrow are imported only when needed, torch never.
 """
 
 from cdknet.core.openworld import UNLABELED, HiddenTruth, OpenWorldData, OpenWorldProblem, hide_classes

@@ -1,7 +1,7 @@
-"""Numpy's own files: `.npy` (one array) and `.npz` (a zip of them). Nothing is ever unpickled.
+"""NumPy files: `.npy` (one array) and `.npz` (a zip archive of arrays). Nothing is ever unpickled.
 
-An array that lies in the file as plain bytes, in a `.npy` or in a `.npz` written by `np.savez`, is mapped,
-not read: it takes no memory until it is used. A compressed member is read, after its size was checked.
+An array stored as plain bytes, in a `.npy` or in a `.npz` written by `np.savez`, is memory-mapped: it takes
+no memory until it is used. A compressed array is read into memory after its size has been checked.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from numpy.lib import format as npy_format
 
 from .checks import (
     AnyArray,
-    finite,
-    justified,
+    as_value_error,
+    check_file,
+    check_finite,
+    check_memory,
+    ids_from_text,
     labels_from_array,
     numeric,
-    one_error,
-    readable_file,
     reason,
     reshaped,
     row_ids,
-    text_array,
-    unique_ids,
 )
 from .samples import Samples
 
@@ -39,7 +38,7 @@ MOST_MEMBERS = 1_000  # arrays in one .npz
 
 
 class NpyHeader(NamedTuple):
-    """What a `.npy` header promises."""
+    """What a `.npy` header declares."""
 
     shape: tuple[int, ...]
     fortran_order: bool
@@ -52,49 +51,49 @@ class NpyHeader(NamedTuple):
 
 
 def read_npy(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
-    """A `.npy` file of samples (n, ...), mapped; it has no labels."""
+    """Read a `.npy` file of samples (n, ...), memory-mapped; it has no labels."""
     X = load_npy(path)
     X = reshaped(path, numeric(path, X, "the array"), shape)
-    finite(path, X)
+    check_finite(path, X)
     return Samples(X, None, row_ids(len(X)), str(path))
 
 
 def read_npz(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
-    """A `.npz` file with `X`, and if it likes `y` (-1, NaN or blank: unlabelled) and `ids`."""
-    size = readable_file(path, least=22)
-    with one_error(path, ".npz file"), zipfile.ZipFile(path) as archive:
+    """Read a `.npz` file with `X` and optionally `y` (-1, NaN or blank: unlabelled) and `ids`."""
+    size = check_file(path, min_size=22)
+    with as_value_error(path, ".npz file"), zipfile.ZipFile(path) as archive:
         members = _members(path, archive, size)
         X = _member(path, archive, members["X"])
         y = _member(path, archive, members["y"]) if "y" in members else None
         ids = _member(path, archive, members["ids"]) if "ids" in members else None
         X = reshaped(path, numeric(path, X), shape)
-        finite(path, X)
+        check_finite(path, X)
         notes: tuple[str, ...] = ()
         if y is not None:
             y, notes = labels_from_array(path, y, len(X), size)
         names = _ids(path, ids, len(X), size)
     unread = sorted(members.keys() - {"X", "y", "ids"})
     if unread:
-        notes += (f"left unread: {', '.join(unread[:10])}{', ...' if len(unread) > 10 else ''}",)
+        notes += (f"arrays not read: {', '.join(unread[:10])}{', ...' if len(unread) > 10 else ''}",)
     return Samples(X, y, names, str(path), notes)
 
 
 def load_npy(path: Path) -> AnyArray:
-    """The array of a `.npy` file, mapped read-only."""
-    size = readable_file(path, least=16)
+    """The array of a `.npy` file, memory-mapped read-only."""
+    size = check_file(path, min_size=16)
     with path.open("rb") as file:
         header = npy_header(path, file)
-    held = size - header.offset
-    if held != header.data_bytes:
+    found = size - header.offset
+    if found != header.data_bytes:
         raise ValueError(
-            f"{path}: header promises {header.data_bytes:,} bytes of data {header.shape} {header.dtype}, "
-            f"file has {held:,}; it may be cut short."
+            f"{path}: header declares {header.data_bytes:,} bytes of data {header.shape} {header.dtype}, "
+            f"file has {found:,}; it may be truncated."
         )
     return _mapped(path, header, header.offset)
 
 
 def npy_header(name: Path | str, file: BinaryIO) -> NpyHeader:
-    """Parse the header at the start of `file`, trusting nothing in it."""
+    """Parse the header at the start of `file` without trusting it."""
     start = file.read(12)
     if start[:6] != b"\x93NUMPY":
         raise ValueError(f"{name}: not a .npy array (it starts with {start[:6]!r}).")
@@ -113,23 +112,25 @@ def npy_header(name: Path | str, file: BinaryIO) -> NpyHeader:
     body = start[before:] + file.read(length - (12 - before))
     if len(body) < length:
         raise ValueError(
-            f"{name}: header promises {length} bytes, file has {len(body)}; it may be cut short."
+            f"{name}: header declares {length} bytes, file has {len(body)}; it may be truncated."
         )
-    again = io.BytesIO(start[8:before] + body)
+    header = io.BytesIO(start[8:before] + body)
     read = npy_format.read_array_header_1_0 if is_short else npy_format.read_array_header_2_0
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            shape, fortran_order, dtype = read(again, max_header_size=LONGEST_HEADER)
-    except Exception as error:  # numpy evaluates the header as a literal: any parser error can come out
-        raise ValueError(f"{name}: its .npy header cannot be read ({reason(error)}).") from None
+            shape, fortran_order, dtype = read(header, max_header_size=LONGEST_HEADER)
+    except Exception as error:  # numpy parses the header as a Python literal: any parser error is possible
+        raise ValueError(f"{name}: the .npy header cannot be read ({reason(error)}).") from None
     if dtype.hasobject or dtype.names is not None or dtype.subdtype is not None or dtype.itemsize == 0:
         raise ValueError(
-            f"{name}: must hold plain numbers or text. Got values of type {dtype}, which are not read "
+            f"{name}: must hold plain numbers or text. Got values of type {dtype} "
             "(no pickle is ever opened). Save a plain array."
         )
     if any(isinstance(side, bool) or side < 0 for side in shape) or len(shape) > 32:
-        raise ValueError(f"{name}: the sides of an array must be 0 or more, at most 32 of them. Got {shape}.")
+        raise ValueError(
+            f"{name}: an array must have at most 32 dimensions, each of size 0 or more. Got {shape}."
+        )
     return NpyHeader(tuple(int(side) for side in shape), bool(fortran_order), dtype, before + length)
 
 
@@ -142,14 +143,14 @@ def _mapped(path: Path, header: NpyHeader, offset: int) -> AnyArray:
 
 
 def _without_overflow(path: Path, header: NpyHeader) -> tuple[int, ...]:
-    """The shape of an empty array, whose other sides numpy still multiplies."""
+    """The shape of an empty array; numpy multiplies its nonzero sizes all the same."""
     if math.prod(side for side in header.shape if side) * header.dtype.itemsize >= 2**62:
-        raise ValueError(f"{path}: the sides of an array must fit in memory. Got {header.shape}.")
+        raise ValueError(f"{path}: the array must fit in memory. Got shape {header.shape}.")
     return header.shape
 
 
 def _members(path: Path, archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """The arrays of the archive by name, each plain and within what the file justifies."""
+    """The arrays of the archive by name; their total size must be plausible for the file's size."""
     infos = archive.infolist()
     if len(infos) > MOST_MEMBERS:
         raise ValueError(f"{path}: must hold at most {MOST_MEMBERS} arrays. Got {len(infos):,}.")
@@ -157,47 +158,47 @@ def _members(path: Path, archive: zipfile.ZipFile, size: int) -> dict[str, zipfi
     for info in infos:
         name = info.filename.removesuffix(".npy")
         if name in members:
-            raise ValueError(f"{path}: array names must differ. Got {name[:60]!r} twice.")
+            raise ValueError(f"{path}: array names must be unique. Got {name[:60]!r} twice.")
         members[name] = info
     if "X" not in members:
-        held = ", ".join(repr(name[:60]) for name in list(members)[:10]) or "none"
+        found = ", ".join(repr(name[:60]) for name in list(members)[:10]) or "none"
         raise ValueError(
-            f"{path}: must hold an array named X (and may hold y and ids). Got {held}. "
+            f"{path}: must hold an array named X (and may hold y and ids). Got {found}. "
             "Save with np.savez(path, X=X, y=y)."
         )
-    justified(
+    check_memory(
         path, sum(members[name].file_size for name in ("X", "y", "ids") if name in members), size, "unpacking"
     )
     return members
 
 
 def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> AnyArray:
-    """One array of the archive: mapped if it is stored plainly, else read, which checks its CRC."""
+    """One array of the archive: memory-mapped if stored uncompressed, else read, which checks its CRC."""
     name = f"{path} [{info.filename[:60]}]"
     with archive.open(info) as file:
         header = npy_header(name, file)  # type: ignore[arg-type]
-        held = info.file_size - header.offset
-        if held != header.data_bytes:
+        found = info.file_size - header.offset
+        if found != header.data_bytes:
             raise ValueError(
-                f"{name}: header promises {header.data_bytes:,} bytes of data {header.shape} {header.dtype}, "
-                f"the archive has {held:,}."
+                f"{name}: header declares {header.data_bytes:,} bytes of data {header.shape} {header.dtype}, "
+                f"the archive has {found:,}."
             )
         if info.compress_type == zipfile.ZIP_STORED:
             return _mapped(path, header, _stored_at(path, info) + header.offset)
         _without_overflow(path, header)
-        flat = np.empty(header.data_bytes, np.uint8)  # justified: checked against the file's size
+        flat = np.empty(header.data_bytes, np.uint8)  # bounded by check_memory
         done = 0
         while done < len(flat):
             got = file.readinto(flat.data[done : done + 2**20])  # type: ignore[attr-defined]
             if not got:
-                raise ValueError(f"{name}: ends after {done:,} of {len(flat):,} bytes; it may be cut short.")
+                raise ValueError(f"{name}: ends after {done:,} of {len(flat):,} bytes; it may be truncated.")
             done += got
     array = flat.view(header.dtype) if flat.size else np.empty(0, header.dtype)
     return array.reshape(header.shape, order="F" if header.fortran_order else "C")
 
 
 def _stored_at(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where the bytes of a stored member start: after its local header, whose lengths may differ."""
+    """Offset of an uncompressed member's bytes: after its local header, whose lengths may differ."""
     with path.open("rb") as file:
         file.seek(info.header_offset)
         local = file.read(30)
@@ -209,7 +210,7 @@ def _ids(path: Path, ids: AnyArray | None, n: int, size: int) -> np.ndarray[tupl
     if ids is None:
         return row_ids(n)
     if ids.shape != (n,):
-        raise ValueError(f"{path}: ids must have one entry a sample ({n},). Got shape {ids.shape}.")
+        raise ValueError(f"{path}: ids must have one entry per sample ({n},). Got shape {ids.shape}.")
     if ids.dtype.kind not in "iuU":
         raise ValueError(f"{path}: ids must be text or whole numbers. Got values of type {ids.dtype}.")
-    return unique_ids(path, text_array(path, [str(value) for value in ids.tolist()], "ids", size))
+    return ids_from_text(path, [str(value) for value in ids.tolist()], "ids", size)

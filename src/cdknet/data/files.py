@@ -1,4 +1,4 @@
-"""The one door for a user's own files: `open(path)` looks at what the file is and picks its reader."""
+"""The entry point for a user's own files: `open(path)` finds out what the file is and picks a reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .samples import Samples
 
 
 class Kind(NamedTuple):
-    """One kind of file: how it is told, who reads it, and which options its reader takes."""
+    """One kind of file: its suffixes, its reader, and the options that the reader takes."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -21,7 +21,7 @@ class Kind(NamedTuple):
 
 
 def _read_radio(path: Path, **options: Any) -> Samples:
-    from cdknet.radio import open_recording  # only radio needs it
+    from cdknet.radio import open_recording  # imported late: only recordings need it
 
     samples: Samples = open_recording(path, **options)
     return samples
@@ -30,7 +30,7 @@ def _read_radio(path: Path, **options: Any) -> Samples:
 RADIO_OPTIONS = ("sample_rate", "slice_length", "overlap", "energy_gate", "unit_power")
 IDX = Kind("IDX file, plain or .gz", (".idx", ".gz"), (), binaries.read_idx)
 FOLDER = Kind(
-    "folder of images, one sub-folder a class", (), ("image_size", "shape", "progress"), images.read_images
+    "folder of images, one sub-folder per class", (), ("image_size", "shape", "progress"), images.read_images
 )
 RADIO = Kind(
     "radio recording, or a folder of them",
@@ -40,7 +40,7 @@ RADIO = Kind(
 )
 NPZ = Kind("numpy arrays X, y, ids", (".npz",), ("shape",), arrays.read_npz)
 NPY = Kind("numpy array", (".npy",), ("shape",), arrays.read_npy)
-TABLE_OPTIONS = (*tables.Asked._fields, "shape")
+TABLE_OPTIONS = (*tables.TableOptions._fields, "shape")
 PARQUET = Kind("Parquet table", (".parquet", ".pq"), TABLE_OPTIONS, parquet.read_parquet)
 KINDS = (
     NPZ,
@@ -72,48 +72,48 @@ def open(
     progress: Callable[[int, int], None] | None = None,
     **radio: Any,
 ) -> Samples:
-    """Read a user's file or folder of any kind that is understood.
+    """Read a user's file or folder of any supported kind.
 
     Parameters
     ----------
     path
-        The file, or a folder of images or of radio recordings. The kind follows from its suffix, or from its
-        first bytes where the suffix says nothing (the official MNIST files have none).
+        The file, or a folder of images or of radio recordings. Its kind is known from its suffix, or from its
+        first bytes if the suffix does not help (the official MNIST files have none).
     label_column, id_column
-        Tables: the columns that hold labels and ids. Unset: columns named label, labels, class or target,
-        and id or ids, if there are any.
+        Tables: the columns that hold labels and ids. Default: a column named label, labels, class or target,
+        and one named id or ids, if they exist.
     label_if_there, id_if_there
-        Tables: the same, of columns that need not be there.
+        Tables: the same, for columns that may be missing.
     drop, drop_if_there
-        Tables: columns that are left out; the first must be there.
+        Tables: columns to leave out; those in `drop` must exist.
     text_if_there
-        Tables: columns that hold categories, also where all cells are True or False.
+        Tables: columns that hold categories, even if all cells are True or False.
     fill
-        Tables: what to put into gaps among numbers (blank, NA, NaN, null, ?): True for the median of the
-        column, or a number for each column, such as the `fills` of samples that a model was made with.
-        Unset or False: gaps are refused.
+        Tables: what to put in place of missing numbers (blank, NA, NaN, null, ?): True for the median of the
+        column, or one number per column, such as the `fills` of the samples that a model was fitted on.
+        Default or False: missing numbers are an error.
     image_size
-        Folders of images: side of the square that every image is made into. Unset: images stay as they are if
+        Folders of images: resize every image to a square of this side. Default: images stay as they are if
         they all have one size of at most 64 pixels, and become 32 x 32 otherwise.
     shape
         Arrays, tables and text: the shape of one sample, e.g. (28, 28) for images stored as rows.
-        Folders of images: what every image is made into, (h, w) for grey or (3, h, w) for colour.
+        Folders of images: resize every image to this shape, (h, w) for grey or (3, h, w) for colour.
     progress
-        Folders of images: called as progress(images read, images in all).
+        Folders of images: called as progress(images read, total images).
     **radio
         Options of `cdknet.radio.open_recording`, for radio recordings only.
 
     Returns
     -------
     Samples
-        With `notes` that say what the reader decided. Arrays may be read-only views of the file.
+        Its `notes` say what the reader decided. Arrays may be read-only views of the file.
 
     Raises
     ------
     ValueError
-        If the file is of no known kind, is damaged, or an option does not apply to its kind.
+        If the kind of file is unknown, the file is corrupted, or an option does not apply to it.
     OSError
-        If it is not there or may not be read.
+        If the path does not exist or cannot be read.
     """
     where = Path(path)
     given = {
@@ -132,16 +132,16 @@ def open(
     }
     options = {name: value for name, value in given.items() if value is not None}
     kind = _kind(where)
-    stray = sorted(options.keys() - set(kind.options))
-    if stray:
-        told = [name for name in kind.options if not name.endswith("_if_there") and name != "progress"]
-        takes = f"It takes {', '.join(told)}." if told else "It takes no options."
-        raise ValueError(f"{where}: {stray[0]} does not apply to this kind of file ({kind.name}). {takes}")
+    unknown = sorted(options.keys() - set(kind.options))
+    if unknown:
+        listed = [name for name in kind.options if not name.endswith("_if_there") and name != "progress"]
+        takes = f"It takes {', '.join(listed)}." if listed else "It takes no options."
+        raise ValueError(f"{where}: {unknown[0]} does not apply to this kind of file ({kind.name}). {takes}")
     return kind.read(where, **options)
 
 
 def kinds() -> tuple[tuple[str, str], ...]:
-    """What `open` understands: (suffixes, description) of each kind."""
+    """The kinds of file that `open` reads, as (suffixes, description)."""
     return tuple((", ".join(kind.suffixes) or "a folder", kind.name) for kind in KINDS)
 
 
@@ -159,10 +159,10 @@ def is_table(path: str | os.PathLike[str]) -> bool:
 
 def _kind(path: Path) -> Kind:
     try:
-        there, is_folder = path.exists(), path.is_dir()
+        exists, is_folder = path.exists(), path.is_dir()
     except (OSError, ValueError):  # a name too long, or with a NUL
-        there = is_folder = False
-    if not there:
+        exists = is_folder = False
+    if not exists:
         raise FileNotFoundError(f"{str(path)[:300]}: no such file or folder. Check the path.")
     suffix = path.suffix.lower()
     if is_folder:
@@ -172,7 +172,7 @@ def _kind(path: Path) -> Kind:
             return kind
     if suffix in images.IMAGE_SUFFIXES:
         raise ValueError(
-            f"{path}: one image is one sample. Put it into a folder with the others and open that folder."
+            f"{path}: must be a folder of images. Got one image. Put all images into a folder and open that."
         )
     if path.is_file() and os.access(path, os.R_OK):
         with path.open("rb") as file:
@@ -182,12 +182,12 @@ def _kind(path: Path) -> Kind:
                 return kind
     listed = "; ".join(f"{suffixes}: {name}" for suffixes, name in kinds())
     raise ValueError(
-        f"{path}: its kind is not understood. Understood are {listed}. Convert it to one of these."
+        f"{path}: must be a supported kind of file. Supported are {listed}. Convert it to one of these."
     )
 
 
 def _folder_kind(folder: Path) -> Kind:
-    """Images or recordings: the first file that is either decides, in the folder or below."""
+    """Images or recordings, whichever is found first in the folder or below."""
     try:
         below = sorted(entry for entry in folder.iterdir() if entry.is_dir())
         for place in (folder, *below):
@@ -201,5 +201,7 @@ def _folder_kind(folder: Path) -> Kind:
         ):
             return RADIO
     except PermissionError as error:
-        raise PermissionError(f"{error.filename}: may not be read. Give yourself read permission.") from None
+        raise PermissionError(
+            f"{error.filename}: must be readable. Got no read permission. Change its permissions."
+        ) from None
     return FOLDER

@@ -1,11 +1,11 @@
-"""Folders of images: PNG, JPEG and WebP, of any sizes, grey or colour.
+"""Folders of images: PNG, JPEG and WebP, of any size, grey or colour.
 
     pictures/                        pictures/
-      cat/        one sub-folder       a.png     or images alone:
-      dog/        an old class         b.jpg     nothing is labelled
-      unlabelled/ the rest
+      cat/        one sub-folder       a.png     or images only:
+      dog/        per old class        b.jpg     no sample is labelled
+      unlabelled/ all others
 
-A sample's id is its path inside the folder. What was decided (size, grey or colour) is in the notes.
+A sample's id is its path inside the folder. The notes report the size and whether it is grey or colour.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from .checks import UNLABELLED_FOLDERS, AnyArray, labels_from_text, one_error, readable_file, text_array
+from .checks import UNLABELLED_FOLDERS, AnyArray, as_value_error, check_file, labels_from_text, text_array
 from .samples import Samples
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
-FORMATS = ("PNG", "JPEG", "WEBP")  # decoders that may be used, whatever the file is called
+FORMATS = ("PNG", "JPEG", "WEBP")  # the only decoders used, whatever the file is called
 DEFAULT_SIDE = 32  # mixed or large images become squares of this side
-LARGEST_KEPT = 64  # images all of one size up to this side are kept as they are
+MAX_UNSCALED = 64  # images that all have one size up to this side are not resized
 MOST_PIXELS = 50_000_000
-FREE_PIXELS = 4_000_000  # pixels any image may have, however small its file is
-PIXELS_A_BYTE = 1_000  # and what each byte of the file justifies beyond that
+FREE_PIXELS = 4_000_000  # pixels that any image may have, however small its file is
+PIXELS_PER_BYTE = 1_000  # further pixels allowed per byte of the file
 
 
 def read_images(
@@ -38,7 +38,7 @@ def read_images(
     shape: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Samples:
-    """A folder of images as (n, h, w) or (n, 3, h, w) uint8, or of the shape that is stated."""
+    """Read a folder of images as (n, h, w) or (n, 3, h, w) uint8, or in the given shape."""
     if image_size is not None and not 4 <= image_size <= 1024:
         raise ValueError(f"image_size must be from 4 to 1024 pixels. Got {image_size}.")
     if shape is not None and (image_size is not None or not is_image_shape(shape)):
@@ -53,10 +53,12 @@ def read_images(
     pixels, is_colour, flattened = _decode_all(files, h, w, channels, progress or (lambda done, total: None))
     if shape is not None:
         pixels = pixels.reshape(len(pixels), *shape)
-    why = ("at least one image is", "no image has colour") if shape is None else ("as asked", "as asked")
+    why = ("at least one image has colour", "no image has colour")
+    if shape is not None:
+        why = ("as requested", "as requested")
     notes = [rule, f"colour: {why[0]}" if is_colour else f"grey: {why[1]}"]
     if flattened:
-        notes.append(f"transparency in {flattened:,} images shown on white")
+        notes.append(f"{flattened:,} images with transparency shown on white")
     if left_out:
         shown = ", ".join(left_out[:5]) + (", ..." if len(left_out) > 5 else "")
         notes.append(f"{len(left_out):,} files that are not images were left out: {shown}")
@@ -67,13 +69,13 @@ def read_images(
 
 
 def is_image_shape(shape: Sequence[int]) -> bool:
-    """Whether images can be made into samples of this shape: (h, w), (1, h, w) or (3, h, w)."""
+    """Whether images can be resized to this shape: (h, w), (1, h, w) or (3, h, w)."""
     sides = len(shape) > 1 and all(4 <= side <= 1024 for side in shape[-2:])
     return sides and tuple(shape[:-2]) in ((), (1,), (3,))
 
 
 def _list_images(folder: Path) -> tuple[list[Path], list[str] | None, list[str]]:
-    """The image files in a fixed order, the label of each as text, and what is no image."""
+    """The image files in a fixed order, the label of each as text, and the files that are not images."""
     entries = _visible(folder)
     inside = [entry for entry in entries if entry.is_dir()]
     loose = [entry for entry in entries if _is_image(entry)]
@@ -82,7 +84,7 @@ def _list_images(folder: Path) -> tuple[list[Path], list[str] | None, list[str]]
         if not loose:
             raise ValueError(
                 f"{folder}: must hold images ({', '.join(IMAGE_SUFFIXES)}) or sub-folders of images. "
-                f"Got neither{_beginning_with(left_out)}."
+                f"Got neither{_but_files(left_out)}."
             )
         return loose, None, left_out
     if loose:
@@ -113,11 +115,11 @@ def _list_images(folder: Path) -> tuple[list[Path], list[str] | None, list[str]]
 
 
 def _visible(folder: Path) -> list[Path]:
-    """What is in the folder, by name, without the hidden files that desktops leave behind."""
-    desk = {"thumbs.db", "desktop.ini", "__macosx"}
+    """The entries of the folder, sorted by name, without hidden files and those that desktops create."""
+    clutter = {"thumbs.db", "desktop.ini", "__macosx"}
     try:
         entries: Iterable[Path] = folder.iterdir()
-        return sorted(e for e in entries if not e.name.startswith(".") and e.name.lower() not in desk)
+        return sorted(e for e in entries if not e.name.startswith(".") and e.name.lower() not in clutter)
     except FileNotFoundError:
         raise FileNotFoundError(f"{folder}: no such folder. Check the path.") from None
     except NotADirectoryError:
@@ -128,55 +130,55 @@ def _is_image(entry: Path) -> bool:
     return entry.suffix.lower() in IMAGE_SUFFIXES and not entry.is_dir()
 
 
-def _beginning_with(names: list[str]) -> str:
+def _but_files(names: list[str]) -> str:
     return f", but {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}" if names else ""
 
 
 def _size_rule(
     sizes: set[tuple[int, int]], image_size: int | None, shape: Sequence[int] | None
 ) -> tuple[int, int, str]:
-    """Height, width and the rule in words."""
+    """Height, width and the rule as a note."""
     (w, h), *others = sorted(sizes)
     if shape is not None and (others or (h, w) != tuple(shape[-2:])):
         h, w = shape[-2:]
-        return h, w, f"resized to {h} x {w} (as asked): scaled to cover that, then the centre cut out"
+        return h, w, f"resized to {h} x {w} (as requested): scaled to cover it, then cropped to the centre"
     if shape is not None:
-        return h, w, f"kept at {h} x {w} pixels: every image has this size"
-    if image_size is None and not others and max(w, h) <= LARGEST_KEPT:
-        return h, w, f"kept at {h} x {w} pixels: every image has this size"
+        return h, w, f"not resized: every image has {h} x {w} pixels"
+    if image_size is None and not others and max(w, h) <= MAX_UNSCALED:
+        return h, w, f"not resized: every image has {h} x {w} pixels"
     side = image_size or DEFAULT_SIDE
     if not others and (w, h) == (side, side):
-        return side, side, f"kept at {side} x {side} pixels: every image has this size"
-    why = "as asked" if image_size else "sizes differ" if others else f"larger than {LARGEST_KEPT} pixels"
+        return side, side, f"not resized: every image has {side} x {side} pixels"
+    why = "as requested" if image_size else "sizes differ" if others else f"larger than {MAX_UNSCALED} pixels"
     return (
         side,
         side,
-        f"resized to {side} x {side} ({why}): shorter side scaled to {side}, then the centre cut out",
+        f"resized to {side} x {side} ({why}): shorter side scaled to {side}, then cropped to the centre",
     )
 
 
 def _header_size(file: Path) -> tuple[int, int]:
-    """(width, height) as the header says, once it is known that the file may justify so many pixels."""
-    size = readable_file(file)
+    """(width, height) from the header; raise if they are implausible for the size of the file."""
+    size = check_file(file)
     with _opened(file) as image:
         w, h = image.size
-        told = image.format != "PNG" or "exif" in image.info  # else Pillow decodes a PNG to look for it
-        turned = told and image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
+        has_exif = image.format != "PNG" or "exif" in image.info  # else Pillow would decode the PNG for it
+        turned = has_exif and image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
     if w < 1 or h < 1:
         raise ValueError(f"{file}: an image must have at least one pixel. Got {w} x {h}.")
-    allowed = min(MOST_PIXELS, FREE_PIXELS + PIXELS_A_BYTE * size)
+    allowed = min(MOST_PIXELS, FREE_PIXELS + PIXELS_PER_BYTE * size)
     if w * h > allowed:
         raise ValueError(
-            f"{file}: header claims {w} x {h} pixels, more than its {size:,} bytes justify "
-            f"(at most {allowed:,} pixels). The file is damaged or hostile; if neither, scale it down first."
+            f"{file}: header declares {w} x {h} pixels. At most {allowed:,} pixels are allowed for a file of "
+            f"{size:,} bytes. The file may be corrupted or malicious; if not, scale it down first."
         )
     return (h, w) if turned else (w, h)
 
 
 @contextlib.contextmanager
 def _opened(file: Path) -> Iterator[Image.Image]:
-    """The image, read as far as its header; whatever goes wrong with it is one ValueError."""
-    with one_error(file, "PNG, JPEG or WebP image"), warnings.catch_warnings():
+    """The image with only its header read; any error becomes one ValueError."""
+    with as_value_error(file, "PNG, JPEG or WebP image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(file, formats=FORMATS) as image:
@@ -186,7 +188,7 @@ def _opened(file: Path) -> Iterator[Image.Image]:
 def _decode_all(
     files: list[Path], h: int, w: int, channels: int | None, progress: Callable[[int, int], None]
 ) -> tuple[AnyArray, bool, int]:
-    """All images as one array; unless asked, it has three channels from the first image with colour on."""
+    """All images as one array, grey until an image has colour unless `channels` says otherwise."""
     grey: NDArray[np.uint8] | None = np.empty((len(files), h, w), np.uint8)
     colour: NDArray[np.uint8] | None = None if channels != 3 else np.empty((len(files), 3, h, w), np.uint8)
     flattened = 0
@@ -211,10 +213,10 @@ def _decode_all(
 
 
 def _decode(file: Path, h: int, w: int) -> tuple[NDArray[np.uint8], bool]:
-    """One image as (h, w, 3) uint8, and whether it was transparent somewhere."""
+    """One image as (h, w, 3) uint8, and whether any of it was transparent."""
     with _opened(file) as image:
         if image.format == "JPEG":
-            image.draft(image.mode, (4 * w, 4 * h))  # decode a large photograph at a fraction of its size
+            image.draft(image.mode, (4 * w, 4 * h))  # decode a large photograph at reduced size
         image.load()
         upright = ImageOps.exif_transpose(image)
         rgb, had_alpha = _to_rgb(upright)
@@ -224,7 +226,7 @@ def _decode(file: Path, h: int, w: int) -> tuple[NDArray[np.uint8], bool]:
 
 
 def _to_rgb(image: Image.Image) -> tuple[Image.Image, bool]:
-    """8-bit RGB: 16-bit grey scaled down, transparent parts shown on white."""
+    """`image` as 8-bit RGB: 16-bit grey scaled down, transparent parts shown on white."""
     if image.mode.startswith("I"):  # 16-bit grey; Pillow's own conversion would clip at 255
         deep = np.clip(np.asarray(image, dtype=np.int64), 0, 65535)
         return Image.fromarray((deep // 257).astype(np.uint8)).convert("RGB"), False

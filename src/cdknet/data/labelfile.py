@@ -1,4 +1,4 @@
-"""Labels in a file of their own: a CSV with the columns id and label."""
+"""Labels in a separate file: a CSV with the columns id and label."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .tables import csv_rows
 
 
 def read_labels(path: str | Path) -> dict[str, str]:
-    """id -> label, from a CSV with these two columns, by the rule of tables: blank, NaN or -1 is no label."""
+    """Read id -> label from a CSV with these two columns; as in tables, blank, NaN or -1 means unlabelled."""
     path = Path(path)
     wanted = "a CSV with the columns id and label, such as: id,label / row 0,cat / row 1,dog"
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: there must be {wanted}. Got no such file.")
+        raise FileNotFoundError(f"{path}: no such file. Name {wanted}.")
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [[cell.strip() for cell in row] for row in csv_rows(path, file)]
     except (csv.Error, UnicodeDecodeError) as error:
-        array = " Labels in an array go with the samples: np.savez(file, X=X, y=y)."
+        array = " Save labels in an array together with the samples: np.savez(file, X=X, y=y)."
         advice = array if path.suffix in (".npy", ".npz") else ""
         raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.{advice}") from None
     head = [name.lower() for name in lines[0]] if lines else []
@@ -42,7 +42,7 @@ def read_labels(path: str | Path) -> dict[str, str]:
             continue
         if labels.setdefault(name, label) != label:
             raise ValueError(
-                f"{path}: an id must have one label. Got {labels[name]!r} and {label!r} for {name!r}."
+                f"{path}: an id must have only one label. Got {labels[name]!r} and {label!r} for {name!r}."
             )
     if not labels:
         raise ValueError(f"{path}: must label at least one sample. Got none.")
@@ -50,17 +50,17 @@ def read_labels(path: str | Path) -> dict[str, str]:
 
 
 def attach_labels(samples: Samples, path: str | Path) -> Samples:
-    """The samples with labels from a file, matched by id; whole numbers if all of them are, as in tables."""
+    """`samples` with labels from a file, matched by id; as in tables, whole numbers if all of them are."""
     labels = read_labels(path)
-    stray = labels.keys() - set(samples.ids.tolist())
-    if stray:
+    unknown = labels.keys() - set(samples.ids.tolist())
+    if unknown:
         raise ValueError(
             f"{path}: ids must be those of {samples.source}, such as {str(samples.ids[0])!r}. "
-            f"Got {min(stray)!r}, which is none of them."
+            f"Got {min(unknown)!r}, which is not among them."
         )
     texts = [labels.get(name, "") for name in samples.ids.tolist()]
     y = labels_from_text(Path(path), texts, max(Path(path).stat().st_size, samples.X.nbytes))
     notes = samples.notes
     if samples.y is not None:
-        notes += (f"labels from {path} alone, in place of those in {samples.source}",)
+        notes += (f"labels from {path} only, in place of those in {samples.source}",)
     return replace(samples, y=y, notes=notes)

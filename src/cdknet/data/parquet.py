@@ -1,4 +1,4 @@
-"""Parquet tables, by pyarrow (the extra `tables`); the same columns and the same rules as a CSV table."""
+"""Parquet tables, read with pyarrow (the extra `tables`); columns follow the same rules as in a CSV table."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from .checks import LONGEST_NAME, justified, lost_in_float32, one_error, readable_file
+from .checks import LONGEST_NAME, as_value_error, check_file, check_memory, lost_in_float32
 from .samples import Samples
-from .tables import MEND, Asked, Feature, Roles, assemble, roles_of
+from .tables import FIX_GAP, Feature, Roles, TableOptions, assemble, roles_of
 
-ROWS_A_BATCH = 65_536
-LARGEST_THRIFT = 100_000_000  # bytes of a string, entries of a list, in the file's own description of itself
+ROWS_PER_BATCH = 65_536
+LARGEST_THRIFT = 100_000_000  # bytes of one string in the file's metadata
 
 
-def read_parquet(path: Path, *, shape: Sequence[int] | None = None, **asked: Any) -> Samples:
-    """A Parquet table: numbers and truth values are features, text is a category or holds labels or ids."""
-    size = readable_file(path, least=12)
+def read_parquet(path: Path, *, shape: Sequence[int] | None = None, **options: Any) -> Samples:
+    """Read a Parquet table: numbers and booleans are features, text is a category, a label or an id."""
+    size = check_file(path, min_size=12)
     with path.open("rb") as file:
         start = file.read(4)
         file.seek(-4, 2)
@@ -26,7 +26,7 @@ def read_parquet(path: Path, *, shape: Sequence[int] | None = None, **asked: Any
     if ends != (b"PAR1", b"PAR1"):
         raise ValueError(
             f"{path}: not a Parquet file (it starts with {ends[0]!r} and ends with {ends[1]!r}, "
-            "not b'PAR1'). It may be cut short."
+            "not b'PAR1'). It may be truncated."
         )
     try:
         import pyarrow
@@ -35,64 +35,66 @@ def read_parquet(path: Path, *, shape: Sequence[int] | None = None, **asked: Any
         raise ImportError(
             f"{path}: Parquet tables need pyarrow. Install it with: pip install 'cdknet[tables]'."
         ) from None
-    with one_error(path, "Parquet table"):
-        return _read(path, size, pyarrow, Asked(**asked), shape)
+    with as_value_error(path, "Parquet table"):
+        return _read(path, size, pyarrow, TableOptions(**options), shape)
 
 
 def _read(
     path: Path,
     size: int,
     pa: Any,
-    asked: Asked,
+    options: TableOptions,
     shape: Sequence[int] | None,
 ) -> Samples:
     limits = {"thrift_string_size_limit": LARGEST_THRIFT, "thrift_container_size_limit": 1_000_000}
     with pa.parquet.ParquetFile(path, **limits) as table:
         schema, rows = table.schema_arrow, table.metadata.num_rows
         names = list(schema.names)
-        _check_claims(path, table.metadata, size)
+        _check_size(path, table.metadata, size)
         kinds = {name: _column_kind(pa, schema.field(name).type) for name in names if names.count(name) == 1}
-        roles = roles_of(path, names, asked)
+        roles = roles_of(path, names, options)
         for j in roles.features:
             if not kinds[names[j]]:
                 raise ValueError(
                     f"{path}: feature columns must hold numbers or text. Got {schema.field(j).type} in "
-                    f"column {names[j]!r}. Convert it or drop it."
+                    f"column {names[j]!r}. Convert it, or leave it out (drop, --drop)."
                 )
     texts = [name for name in names if kinds[name] == "text"]
     features = [Feature(names[j], is_text=kinds[names[j]] == "text") for j in roles.features]
     labels: list[str] = []
     ids: list[str] = []
     n = 0
-    # text stays in dictionary form: a name that is repeated a million times is held once
+    # text stays dictionary-encoded: a name repeated a million times is stored once
     with pa.parquet.ParquetFile(path, read_dictionary=texts, **limits) as table:
-        for batch in table.iter_batches(ROWS_A_BATCH):
+        for batch in table.iter_batches(ROWS_PER_BATCH):
             if n + len(batch) > rows:
-                raise ValueError(f"{path}: holds more than the {rows:,} rows that it promises.")
-            _take(path, pa, batch, roles, features, n, bool(asked.fill))
+                raise ValueError(
+                    f"{path}: must hold the {rows:,} rows that it declares. Got more. It may be corrupted."
+                )
+            _append(path, pa, batch, roles, features, n, bool(options.fill))
             if roles.label is not None:
                 labels += _as_text(path, batch.column(roles.label), "labels", n)
             if roles.id is not None:
                 ids += [text.strip() for text in _as_text(path, batch.column(roles.id), "ids", n)]
             n += len(batch)
     if n != rows or n == 0:
-        raise ValueError(f"{path}: must hold the {rows:,} rows that it promises, at least one. Got {n:,}.")
-    return assemble(path, features, n, size, roles, names, labels, ids, shape, asked)
+        raise ValueError(f"{path}: must hold the {rows:,} rows that it declares, at least one. Got {n:,}.")
+    return assemble(path, features, n, size, roles, names, labels, ids, shape, options)
 
 
-def _check_claims(path: Path, metadata: Any, size: int) -> None:
-    """Raise unless the rows, columns and bytes that the file claims are justified by its size."""
+def _check_size(path: Path, metadata: Any, size: int) -> None:
+    """Raise unless the rows, columns and bytes that the file declares are plausible for its size."""
     if metadata.num_rows < 0 or metadata.num_columns < 1:
         raise ValueError(
             f"{path}: must have columns and rows. Got {metadata.num_columns} and {metadata.num_rows}."
         )
-    justified(path, 8 * metadata.num_rows * metadata.num_columns, size, f"its {metadata.num_rows:,} rows")
+    check_memory(path, 8 * metadata.num_rows * metadata.num_columns, size, f"its {metadata.num_rows:,} rows")
     unpacked = sum(max(0, metadata.row_group(i).total_byte_size) for i in range(metadata.num_row_groups))
-    justified(path, unpacked, size, "unpacking")
+    check_memory(path, unpacked, size, "unpacking")
 
 
 def _column_kind(pa: Any, kind: Any) -> str:
-    """'number', 'text' or '' for a type that is neither."""
+    """'number', 'text', or '' for any other type."""
     types = pa.types
     if types.is_dictionary(kind):
         kind = kind.value_type
@@ -101,9 +103,10 @@ def _column_kind(pa: Any, kind: Any) -> str:
     return "text" if types.is_string(kind) or types.is_large_string(kind) else ""
 
 
-def _take(
+def _append(
     path: Path, pa: Any, batch: Any, roles: Roles, features: list[Feature], start: int, fill: bool
 ) -> None:
+    """Append a batch of rows to the columns."""
     for j, feature in zip(roles.features, features, strict=True):
         column = batch.column(j)
         if feature.is_text:
@@ -113,20 +116,20 @@ def _take(
             row = start + int(np.argmax(np.asarray(column.is_null())))
             raise ValueError(
                 f"{path}: column {feature.name!r} holds numbers, so every row must have one. "
-                f"Got a blank cell in row {row}. {MEND}"
+                f"Got a blank cell in row {row}. {FIX_GAP}"
             )
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        wide = np.asarray(column).astype(np.float64)  # gaps become NaN; truth values with gaps are objects
+        wide = np.asarray(column).astype(np.float64)  # gaps become NaN; booleans with gaps are objects
         feature.lost |= len(lost_in_float32(wide[:, None])) > 0
         with np.errstate(over="ignore"):
             feature.blocks.append(wide.astype(np.float32))
 
 
 def _as_text(path: Path, column: Any, what: str, start: int) -> list[str]:
-    """The cells as CSV would show them: whole numbers without a point, blank for missing."""
+    """The cells as a CSV file would show them: whole numbers without a point, blank if missing."""
     if hasattr(column, "dictionary"):
-        column.validate(full=True)  # indices that point outside the dictionary
+        column.validate(full=True)  # raises on indices outside the dictionary
         values = [_written(path, value, what, start) for value in column.dictionary.to_pylist()]
         return ["" if code is None else values[code] for code in column.indices.to_pylist()]
     return [_written(path, value, what, start + i) for i, value in enumerate(column.to_pylist())]
@@ -136,7 +139,7 @@ def _written(path: Path, value: Any, what: str, row: int) -> str:
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        return str(int(value))  # what pandas makes of whole numbers with gaps
+        return str(int(value))  # pandas stores whole numbers with missing values as floats
     if not isinstance(value, str | int | float):
         raise ValueError(f"{path}: {what} must be text or numbers. Got {type(value).__name__} at row {row}.")
     text = str(value)

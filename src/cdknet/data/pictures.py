@@ -1,4 +1,4 @@
-"""A contact sheet of a set: some samples of each class, with the classes that the paper hides in orange."""
+"""A contact sheet of a data set: some samples per class; the names of classes the paper hides are orange."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from PIL import Image, ImageDraw, ImageFont
 if TYPE_CHECKING:
     from .sets import Dataset
 
-CELL = 64  # pixels of a sample on the sheet
+CELL = 64  # width and height of a sample on the sheet, in pixels
 GAP = 6
 INK, PAPER, NEW = "#1a1a1a", "#ffffff", "#c35200"
-CURVES = ("#1f5fa8", "#c0392b", "#2e8b57")  # of the antennas
+CURVES = ("#1f5fa8", "#c0392b", "#2e8b57")  # one colour per antenna
 
 
 def sample_sheet(dataset: Dataset, *, per_class: int = 10, most_rows: int = 12) -> Image.Image:
-    """The first samples of each class; with many classes, one sample a class, in rows of ten.
+    """The first samples of each class; with many classes, one sample per class, in rows of ten.
 
-    A class name is orange if the paper's split hides it (with seed 0, where the split is drawn).
+    A class name is orange if the paper's split hides the class (with seed 0 if the split is random).
     """
     n_classes = len(dataset.class_names)
     by_row = n_classes <= most_rows
@@ -60,7 +60,7 @@ def _thumbnail(sample: NDArray[Any], kind: str) -> Image.Image:
 
 
 def _constellation(sample: NDArray[Any]) -> Image.Image:
-    """The values of an I/Q slice as points of the plane, I to the right and Q upwards."""
+    """The values of an I/Q slice as points in the plane, I to the right and Q upwards."""
     i, q = np.asarray(sample, dtype=np.float64)
     reach = max(float(np.abs(sample).max()), 1e-12)
     image = Image.new("RGB", (CELL, CELL), "#f4f4f2")
@@ -74,12 +74,12 @@ def _constellation(sample: NDArray[Any]) -> Image.Image:
 
 
 def _antennas(sample: NDArray[Any], kind: str) -> NDArray[Any]:
-    """Channel state as one row of 30 subcarriers an antenna, amplitudes first; vectors as they are."""
+    """Channel state as one row of 30 subcarriers per antenna, amplitudes first; other vectors unchanged."""
     return sample.reshape(-1, 30) if kind == "channel state" and sample.size % 30 == 0 else sample
 
 
 def _curves(sample: NDArray[Any]) -> Image.Image:
-    """Each row of the sample as a curve over its own range, drawn at four times the size and scaled down."""
+    """Each row of the sample as a curve, drawn at four times the size and scaled down."""
     curves = np.asarray(sample, dtype=np.float64).reshape(-1, sample.shape[-1])[: len(CURVES)]
     side = 4 * CELL
     image = Image.new("RGB", (side, side), "#f4f4f2")

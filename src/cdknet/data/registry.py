@@ -1,7 +1,7 @@
-"""The public sets as facts: files, checksums, addresses, classes, the paper's split, licence and caveats.
+"""Facts about the public data sets: files, checksums, URLs, classes, the paper's split, licence, caveats.
 
-A checksum here is that of the *unpacked* content. The gzip wrapper carries a file name and a time, so equal
-data come in different wrappers: Fashion-MNIST alone has two official ones.
+Checksums are of the *unpacked* content. A gzip header stores a file name and a time, so the same data come in
+different gzip files: Fashion-MNIST alone has two official ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FASHION_MIRRORS = (
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file of a set. `name` ends in .gz where it is published so; it is found packed or unpacked."""
+    """One file of a data set. `name` ends in .gz if it is published that way; it is found with or without."""
 
     name: str
     size: int  # bytes, unpacked
@@ -31,16 +31,16 @@ class PublicFile:
 
 @dataclass(frozen=True)
 class PublicArchive:
-    """A tar.gz that holds the files of a set inside the folder of the set."""
+    """A tar.gz with the files of a data set, inside a folder named as `PublicSet.folder`."""
 
-    most: int  # bytes that it may have
+    most: int  # largest size in bytes
     sha256: str  # of the archive itself
     urls: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class PublicSet:
-    """What is known of a set without opening it."""
+    """What is known about a data set without opening it."""
 
     name: str
     title: str
@@ -49,19 +49,19 @@ class PublicSet:
     n_test: int
     sample: str  # one sample in words
     class_names: tuple[str, ...]
-    new_classes: tuple[int, ...] | int  # the paper's hidden classes, or how many to draw by seed
+    new_classes: tuple[int, ...] | int  # the classes that the paper hides, or how many to draw at random
     source: str
     authors: str
     licence: str
     caveats: str
-    folder: str = ""  # inside CDKNET_DATA or the cache; "" if there is nothing to find
+    folder: str = ""  # inside CDKNET_DATA or the cache; "" if there are no files
     files: tuple[PublicFile, ...] = ()
     archive: PublicArchive | None = None
-    by_hand: str = ""  # how to get it where there is no address to download from
+    by_hand: str = ""  # how to get it if there is no URL to download from
 
 
-def _idx_files(mirrors: tuple[str, ...], *sums: str) -> tuple[PublicFile, ...]:
-    """The four files that MNIST and its likes consist of."""
+def _idx_files(mirrors: tuple[str, ...], *checksums: str) -> tuple[PublicFile, ...]:
+    """The four files of MNIST and of data sets in its format."""
     parts = (
         ("train-images-idx3", 47_040_016),
         ("train-labels-idx1", 60_008),
@@ -69,8 +69,8 @@ def _idx_files(mirrors: tuple[str, ...], *sums: str) -> tuple[PublicFile, ...]:
         ("t10k-labels-idx1", 10_008),
     )
     return tuple(
-        PublicFile(f"{part}-ubyte.gz", size, total, tuple(f"{mirror}{part}-ubyte.gz" for mirror in mirrors))
-        for (part, size), total in zip(parts, sums, strict=True)
+        PublicFile(f"{part}-ubyte.gz", size, sha256, tuple(f"{mirror}{part}-ubyte.gz" for mirror in mirrors))
+        for (part, size), sha256 in zip(parts, checksums, strict=True)
     )
 
 
@@ -92,7 +92,7 @@ MNIST = PublicSet(
     licence="Creative Commons Attribution-ShareAlike 3.0, as the files are commonly redistributed",
     caveats=(
         "Nearly solved: a linear model reaches .92. Digits are size-normalised and centred, so it says "
-        "little about images as they are found. The writers of the test part differ from those of the "
+        "little about natural images. The writers of the test part differ from those of the "
         "training part."
     ),
     folder="mnist",
@@ -132,8 +132,8 @@ FASHION_MNIST = PublicSet(
     ),
     licence="MIT, copyright Zalando SE",
     caveats=(
-        "Classes overlap: shirt, t-shirt, pullover and coat are often told apart by nothing in the "
-        "picture. With the paper's split, shirt is new while its three look-alikes are old."
+        "Classes overlap: shirt, t-shirt, pullover and coat often cannot be distinguished in the "
+        "image. With the paper's split, shirt is new while its three look-alikes are old."
     ),
     folder="fashion-mnist",
     files=_idx_files(
@@ -169,7 +169,7 @@ CIFAR_100 = PublicSet(
     authors="A. Krizhevsky: Learning multiple layers of features from tiny images, Toronto, 2009",
     licence="None stated; the authors' page asks for citation of the report",
     caveats=(
-        "500 training images a class. A subset of the 80 Million Tiny Images, which its authors withdrew"
+        "500 training images per class. A subset of the 80 Million Tiny Images, which its authors withdrew"
         " in 2020; about one test image in ten has a near-duplicate in the training part (Barz and "
         "Denzler, 2020). The hundred fine classes are used, not the twenty superclasses."
     ),
@@ -202,9 +202,8 @@ DIGITS = PublicSet(
     authors="E. Alpaydin and C. Kaynak: Optical recognition of handwritten digits, UCI repository, 1998",
     licence="Creative Commons Attribution 4.0",
     caveats=(
-        "Only the 1,797 samples of the original test part. It has no official split: here four in five "
-        "are for training, in an order drawn once and for all. Too small to judge a method by; good for "
-        "first steps."
+        "Only the 1,797 samples of the original test part. There is no official split: here 80 % are "
+        "for training, by a fixed random order. Too small to judge a method by; good for first steps."
     ),
 )
 
@@ -220,7 +219,7 @@ RF_50_SIM = PublicSet(
     source="simulated by cdknet.radio",
     authors="the cdknet authors; signal tables from IEEE Std 802.11-2020, clause 17",
     licence="MIT, as cdknet",
-    caveats="A simulation, not RF-50, which is not public. Its numbers cannot be set beside the paper's.",
+    caveats="A simulation, not RF-50, which is not public. Its numbers cannot be compared with the paper's.",
 )
 
 WIFI_CSI_30 = PublicSet(
@@ -239,9 +238,9 @@ WIFI_CSI_30 = PublicSet(
     ),
     licence="None stated; the authors ask for citation",
     caveats=(
-        "One recording a device, so part of what separates the devices is the channel and not the "
-        "device. Several devices are of one model. Split by time: earlier frames train, later frames "
-        "test."
+        "One recording per device, so part of what separates the devices is the channel and not the "
+        "device. Several devices are of the same model. Split by time: earlier frames are for "
+        "training, later frames for testing."
     ),
     folder="wifi-csi-30",
     files=(
@@ -250,7 +249,7 @@ WIFI_CSI_30 = PublicSet(
         ),
     ),
     by_hand=(
-        "It has no address to download from: make it from the authors' traces, as arrays `csi` "
+        "There is no URL to download it from: make it from the authors' traces, with arrays `csi` "
         "(131435, 2, 3, 30) int8 and `device` (131435,) of 1 to 30"
     ),
 )

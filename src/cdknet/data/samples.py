@@ -1,4 +1,4 @@
-"""What a reader hands back: samples, their labels where known, and who each one is."""
+"""What a reader returns: samples, their labels where known, and an id for each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# What config.json of a run says of its samples.
+# What a run saves about its samples in config.json.
 KEPT = ("notes", "columns", "categories", "dropped", "fills", "label_column", "id_column")
 
 
@@ -17,8 +17,8 @@ KEPT = ("notes", "columns", "categories", "dropped", "fills", "label_column", "i
 class Samples:
     """A user's data, ready for `ClassDiscovery.fit(samples.X, samples.y)`.
 
-    `ids` names each sample (file, row, time offset) so that it can be found again; it returns in every
-    output. `groups` says which samples belong together (slices of one transmission), where that applies.
+    `ids` names each sample (file, row, time offset) so that it can be found again; every output has
+    it. `groups` says which samples belong together (slices of one transmission), if any do.
     """
 
     X: NDArray[Any]  # (n, d), (n, h, w), (n, c, h, w) or (n, 2, length) for I/Q
@@ -27,20 +27,18 @@ class Samples:
     source: str  # the path or name it came from
     notes: tuple[str, ...] = field(default=())  # what the reader decided: resize rule, encoded columns, ...
     groups: NDArray[np.str_] | None = None  # (n,)
-    columns: tuple[str, ...] | None = (
-        None  # of a table: what each feature is called, "colour=red" for a category
-    )
-    categories: tuple[str, ...] = ()  # of a table: its columns of text, "colour"
-    dropped: tuple[str, ...] = ()  # of a table: columns that were left out because the user said so
-    label_column: str | None = None  # of a table: what they were called
+    columns: tuple[str, ...] | None = None  # tables: the name of each feature, "colour=red" for a category
+    categories: tuple[str, ...] = ()  # tables: the columns of text, "colour"
+    dropped: tuple[str, ...] = ()  # tables: columns that the user left out
+    label_column: str | None = None  # tables: the names of these columns
     id_column: str | None = None
-    fills: Mapping[str, float] = field(default_factory=dict)  # of a table with gaps filled: each column's
+    fills: Mapping[str, float] = field(default_factory=dict)  # tables: what fills the gaps of a column
 
     def __len__(self) -> int:
         return len(self.X)
 
     def about(self) -> dict[str, Any]:
-        """What is kept of the samples in config.json of a run, to read others in the same way."""
+        """What a run saves about the samples in config.json, to read others in the same way."""
         values = {name: getattr(self, name) for name in KEPT}
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
@@ -49,14 +47,14 @@ class Samples:
             value = getattr(self, name)
             if value is not None and len(value) != len(self.X):
                 raise ValueError(
-                    f"{self.source}: {name} must have one entry a sample ({len(self.X)}). Got {len(value)}."
+                    f"{self.source}: {name} must have one entry per sample ({len(self.X)}). Got {len(value)}."
                 )
 
     def aligned(self, columns: tuple[str, ...], categories: Iterable[str] | None = None) -> Samples:
         """The same samples with the features of another table, in its order, matched by name.
 
-        A category that does not occur here is 0 for all; one that did not occur there is left out.
-        `categories` are the other table's columns of text; None where nobody knows: told by their names.
+        A category that does not occur here is 0 for all samples; one that did not occur there is left out.
+        `categories` are the other table's columns of text; None if unknown: then guessed from the names.
         """
         if self.columns is None or self.columns == columns:
             return self
@@ -67,17 +65,17 @@ class Samples:
             if (any(c.startswith(f"{head}=") for c in columns) if categories is None else head in categories)
         )
         missing = [c for c in columns if c not in here and not c.startswith(text)]
-        strange = [c for c in self.columns if c not in there and not c.startswith(text)]
-        if missing or strange:
-            what = f"no column {missing[0]!r}" if missing else f"a column {strange[0]!r} that was not there"
+        unknown = [c for c in self.columns if c not in there and not c.startswith(text)]
+        if missing or unknown:
+            what = f"no column {missing[0]!r}" if missing else f"a column {unknown[0]!r} that was not there"
             if missing and missing[0] in self.categories:
                 what = f"text in column {missing[0]!r}, which held numbers"
             elif missing and (head := missing[0].partition("=")[0]) in here and head in (categories or ()):
                 what = f"numbers in column {head!r}, which held text"
             elif not missing:
-                what += f" (leave it out: --drop {strange[0].partition('=')[0]})"
+                what += f" (leave it out: --drop {unknown[0].partition('=')[0]})"
             raise ValueError(
-                f"{self.source}: the table must have the columns that the run was made with. Got {what}. "
+                f"{self.source}: the table must have the columns that the run was fitted on. Got {what}. "
                 f"They were {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}."
             )
         flat = self.X.reshape(len(self.X), -1)

@@ -1,4 +1,4 @@
-"""The paper's sets by name: `load("mnist").problem()` is the open-world problem of the paper."""
+"""The paper's data sets by name: `load("mnist").problem()` is the open-world problem of the paper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SPLITS = ("paper", "random")
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a set comes from, and what to keep in mind."""
+    """Where a data set comes from, and its caveats."""
 
     source: str
     authors: str
@@ -38,7 +38,7 @@ class Provenance:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A labelled set with a training and a test part. Arrays may be read-only views of files."""
+    """A labelled data set with a training and a test part. Arrays may be read-only views of files."""
 
     name: str
     X_train: NDArray[Any]  # (n, h, w) grey, (n, 3, h, w) colour, (n, 2, length) I/Q, (n, d) vectors
@@ -55,8 +55,8 @@ class Dataset:
     def new_classes(self, split: str | Sequence[int | str] = "paper", seed: int = 0) -> tuple[int, ...]:
         """The classes that `split` hides.
 
-        "paper": those of the paper, drawn by `seed` where the paper drew them; "random": as many, always
-        drawn by `seed`; or the classes themselves, by number or by name.
+        "paper": those of the paper, drawn with `seed` if the paper draws them; "random": as many, always
+        drawn with `seed`; or a list of classes, by number or by name.
         """
         if not isinstance(split, str):
             return self._by_number_or_name(split)
@@ -98,26 +98,26 @@ class Dataset:
 
 
 def names() -> tuple[str, ...]:
-    """The sets that `load` knows."""
+    """The names that `load` knows."""
     return tuple(SETS)
 
 
 def load(name: str, *, progress: Progress | None = None) -> Dataset:
-    """A public set by name: found in CDKNET_DATA or the cache, else downloaded and checked.
+    """Load a public data set: from CDKNET_DATA or the cache, else downloaded and checked.
 
     Parameters
     ----------
     name
         mnist, fashion-mnist, cifar-100, digits, rf-50-sim or wifi-csi-30.
     progress
-        Called as progress(file name, bytes so far, bytes in all or None) while a file is downloaded.
+        Called as progress(file name, bytes so far, total bytes or None) while a file is downloaded.
 
     Raises
     ------
     ValueError
         If the name is unknown or a file is not the official one.
     FileNotFoundError
-        If a file is nowhere and cannot be downloaded; the message says how to place it by hand.
+        If a file is not found and cannot be downloaded; the message says where to put it by hand.
     """
     public = _public(name)
     if name in ("mnist", "fashion-mnist"):
@@ -130,21 +130,21 @@ def load(name: str, *, progress: Progress | None = None) -> Dataset:
 
 
 def fetch(name: str, *, progress: Progress | None = None) -> list[Path]:
-    """Make sure that every file of the set is on this machine and right; where each one is."""
+    """Make sure that every file of the data set is here and correct; return their paths."""
     public = _public(name)
     return [store.obtain(public, file, progress=progress) for file in public.files]
 
 
 def verify(name: str) -> list[Verified]:
-    """Check every file of the set against its published SHA-256: (file, ok, detail) of each."""
+    """Check every file of the data set against its published SHA-256."""
     public = _public(name)
     if public.files:
         return store.verify(public)
-    return [Verified(public.name, True, "has no files: it comes with a package or is made when asked for")]
+    return [Verified(public.name, True, "has no files: it comes with a package or is generated on demand")]
 
 
 def describe(name: str) -> dict[str, str]:
-    """What there is to say about a set without loading it, as title -> text, in the order to show it."""
+    """Facts about a data set without loading it, as title -> text, in the order to show them."""
     public = _public(name)
     found = [str(path) for file in public.files if (path := store.find(public, file)) is not None]
     missing = len(public.files) - len(found)
@@ -153,7 +153,7 @@ def describe(name: str) -> dict[str, str]:
         where += f"\nand {missing} more that are not on this machine"
     n_new = public.new_classes if isinstance(public.new_classes, int) else len(public.new_classes)
     n_old = len(public.class_names) - n_new
-    how = "drawn by seed" if isinstance(public.new_classes, int) else f"new: {_span(public)}"
+    how = "drawn with a seed" if isinstance(public.new_classes, int) else f"new: {_span(public)}"
     counts = f"{public.n_train:,} training, {public.n_test:,} test"
     return {
         "Set": public.title,
@@ -174,7 +174,7 @@ def _public(name: str) -> PublicSet:
     if name not in SETS:
         near = difflib.get_close_matches(str(name), SETS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"a set must be one of {', '.join(SETS)}. Got {name!r}.{hint}")
+        raise ValueError(f"a data set must be one of {', '.join(SETS)}. Got {name!r}.{hint}")
     return SETS[name]
 
 
@@ -211,10 +211,10 @@ def _load_idx_set(public: PublicSet, progress: Progress | None) -> Dataset:
 
 
 def _decoded(public: PublicSet, path: Path, file: PublicFile) -> NDArray[Any]:
-    """The array of an IDX file, mapped: the file itself if it is plain, else its decoded copy in the cache.
+    """The array of an IDX file, memory-mapped: the file itself if plain, else a decoded copy in the cache.
 
-    The copy is named after the SHA-256 of the packed file and made only from official content, so a copy
-    that is there under the right name need not be checked again.
+    The copy is named after the SHA-256 of the compressed file and made only from official content, so a copy
+    with the right name need not be checked again.
     """
     if path.suffix != ".gz" or file.size < 2**20:
         store.check_official(path, file)
@@ -222,19 +222,19 @@ def _decoded(public: PublicSet, path: Path, file: PublicFile) -> NDArray[Any]:
     sha256, _ = store.content_sha256(path, file.size, unpack=False)
     copy = cache_dir() / "decoded" / f"{public.name}-{file.name.removesuffix('.gz')}-{sha256[:32]}.npy"
     if copy.is_file():
-        with contextlib.suppress(ValueError):  # cut short by a full disk, say: made again below
+        with contextlib.suppress(ValueError):  # e.g. truncated by a full disk: made again below
             return load_npy(copy)
     store.check_official(path, file)
     array = load_idx(path)
     try:
         save_whole(copy, array)
-    except OSError:  # a cache that cannot be written costs time, not the result
+    except OSError:  # without a writable cache it is slower, but works
         return array
     return load_npy(copy)
 
 
 def save_whole(path: Path, array: NDArray[Any]) -> None:
-    """Write a `.npy` file under a temporary name and rename it: no reader ever sees half of it."""
+    """Write a `.npy` file under a temporary name, then rename it: no reader sees an incomplete file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, scratch = tempfile.mkstemp(prefix=".writing-", suffix=".npy", dir=path.parent)
     try:
@@ -266,7 +266,7 @@ def _load_digits(public: PublicSet) -> Dataset:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    order = np.random.RandomState(0).permutation(len(bunch.target))  # RandomState: the same in every numpy
+    order = np.random.RandomState(0).permutation(len(bunch.target))  # RandomState: stable across versions
     train, test = order[: public.n_train], order[public.n_train :]
     X, y = bunch.images.astype(np.uint8), bunch.target.astype(np.int64)
     return Dataset(
@@ -283,7 +283,7 @@ def _load_digits(public: PublicSet) -> Dataset:
 
 
 def _load_radio(public: PublicSet, progress: Progress | None) -> Dataset:
-    from cdknet import radio  # only these two sets need it
+    from cdknet import radio  # imported late: only two data sets need it
 
     if public.files:
         paths = [store.obtain(public, file, progress=progress) for file in public.files]
@@ -291,10 +291,10 @@ def _load_radio(public: PublicSet, progress: Progress | None) -> Dataset:
     else:
         paths = []
         made = radio.load_rf50_sim(cache_dir())
-    told = made["provenance"]  # a simulation names its recipe, and both say how they were prepared
-    source = public.source if public.files else told["source"]
+    details = made["provenance"]  # includes the recipe of the simulation, and the preparation of both
+    source = public.source if public.files else details["source"]
     found = tuple(str(path) for path in paths)
-    provenance = Provenance(source, public.authors, public.licence, told["caveats"], found)
+    provenance = Provenance(source, public.authors, public.licence, details["caveats"], found)
     return Dataset(
         public.name,
         made["X_train"],

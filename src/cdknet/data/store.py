@@ -1,8 +1,8 @@
-"""Where the files of a public set are: found in the user's folders or the cache, else downloaded and checked.
+"""Find the files of a public data set in the user's folders or the cache; else download and check them.
 
-Order of search: the folders of CDKNET_DATA, the cache, the official addresses. A file becomes visible under
-its own name only when it is complete and its SHA-256 is right; until then it is called `....part`, and a
-download that was cut off goes on from there.
+Search order: the folders of CDKNET_DATA, the cache, the official URLs. A download gets its final name only
+when it is complete and its SHA-256 is correct. Until then it is called `....part`; an interrupted download is
+resumed from that file.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
-from .checks import justified, readable_file, reason
+from .checks import check_file, check_memory, reason
 from .registry import PublicArchive, PublicFile, PublicSet
 
-Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all if known
+Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, total bytes if known
 CHUNK = 2**20
-ATTEMPTS = 3  # connections to one address before the next is tried
+ATTEMPTS = 3  # connections to one URL before the next is tried
 TIMEOUT = 30.0  # seconds without a byte
 
 
 class Verified(NamedTuple):
-    """What `verify` found out about one file."""
+    """The result of `verify` for one file."""
 
     file: str
     ok: bool
@@ -41,7 +41,7 @@ class Verified(NamedTuple):
 
 
 def cache_dir() -> Path:
-    """The user's cache: CDKNET_CACHE, or `cdknet` in the system's usual place for caches."""
+    """The user's cache: CDKNET_CACHE, or `cdknet` in the system's usual folder for caches."""
     if own := os.environ.get("CDKNET_CACHE"):
         return Path(own).expanduser()
     if sys.platform == "win32":
@@ -54,13 +54,13 @@ def cache_dir() -> Path:
 
 
 def folders() -> list[Path]:
-    """The folders that are searched, in order: those of CDKNET_DATA, then the cache."""
+    """The folders to search, in order: those of CDKNET_DATA, then the cache."""
     own = os.environ.get("CDKNET_DATA", "").split(os.pathsep)
     return [Path(folder).expanduser() for folder in own if folder] + [cache_dir()]
 
 
 def find(public: PublicSet, file: PublicFile) -> Path | None:
-    """The first place that has the file, packed or unpacked."""
+    """The first path that has the file, compressed or not."""
     for folder in folders():
         for name in dict.fromkeys((file.name, file.name.removesuffix(".gz"))):
             path = folder / public.folder / name
@@ -70,61 +70,61 @@ def find(public: PublicSet, file: PublicFile) -> Path | None:
 
 
 def obtain(public: PublicSet, file: PublicFile, *, progress: Progress | None = None) -> Path:
-    """The file, checked: found, or downloaded into the cache."""
+    """Find the file or download it into the cache, and check its content."""
     path = locate(public, file, progress=progress)
     check_official(path, file)
     return path
 
 
 def locate(public: PublicSet, file: PublicFile, *, progress: Progress | None = None) -> Path:
-    """The file, found or downloaded; a found one is not looked into yet."""
+    """Find the file or download it; the content of a file that was found is not checked."""
     path = find(public, file)
     if path is None:
         download(public, progress=progress)
         path = find(public, file)
     if path is None:
-        raise missing(public, file, "The download did not bring it.")
+        raise missing(public, file, "The download did not include it.")
     return path
 
 
 def check_official(path: Path, file: PublicFile) -> None:
-    """Raise unless the content of `path` is the published one."""
+    """Raise unless `path` has the published content."""
     if (fault := wrong_content(path, file)) is not None:
         raise ValueError(
-            f"{path}: must be the official file. {fault} Remove it to have it downloaded again, or open "
-            "files of your own with cdknet.data.open."
+            f"{path}: must be the official file. {fault} Remove it to download it again. To read your own "
+            "files, use cdknet.data.open."
         )
 
 
 def missing(public: PublicSet, file: PublicFile, why: str) -> FileNotFoundError:
-    """The error for a file that is nowhere: where it was looked for, why, and how to place it by hand."""
-    looked = ", ".join(str(folder / public.folder) for folder in folders())
+    """The error for a file that was not found: the folders searched, the reason, where to put it by hand."""
+    searched = ", ".join(str(folder / public.folder) for folder in folders())
     urls = file.urls or (public.archive.urls if public.archive else ())
     source = f"Get it from {urls[0]}" if urls else public.by_hand or f"Get it from {public.source}"
     return FileNotFoundError(
-        f"{public.name}: {file.name} is missing. Looked in {looked}. {why}{' ' if why else ''}"
-        f"{source.rstrip('.')}. Put it into {cache_dir() / public.folder}, or into {public.folder}/ of a "
-        "folder that CDKNET_DATA names."
+        f"{public.name}: {file.name} is missing. Looked in {searched}. {why}{' ' if why else ''}"
+        f"{source.rstrip('.')}. Put it into {cache_dir() / public.folder}, or into {public.folder}/ in a "
+        "folder listed in CDKNET_DATA."
     )
 
 
 def content_sha256(path: Path, limit: int, *, unpack: bool) -> tuple[str, int]:
-    """SHA-256 and length of a file's content, of gzip's content if `unpack`, up to `limit` + 1 bytes."""
-    readable_file(path)
-    total, length = hashlib.sha256(), 0
+    """SHA-256 and length of up to `limit` + 1 bytes of a file, of its decompressed content if `unpack`."""
+    check_file(path)
+    digest, length = hashlib.sha256(), 0
     with path.open("rb") as plain:
         packed = unpack and plain.read(2) == b"\x1f\x8b"
         plain.seek(0)
         file: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=plain) if packed else plain
         try:
             while length <= limit and (block := file.read(min(CHUNK, limit + 1 - length))):
-                total.update(block)
+                digest.update(block)
                 length += len(block)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise ValueError(
-                f"{path}: not a sound gzip file ({reason(error)}). It may be cut short."
+                f"{path}: not a valid gzip file ({reason(error)}). It may be truncated."
             ) from None
-    return total.hexdigest(), length
+    return digest.hexdigest(), length
 
 
 def wrong_content(path: Path, file: PublicFile) -> str | None:
@@ -132,7 +132,7 @@ def wrong_content(path: Path, file: PublicFile) -> str | None:
     try:
         sha256, length = content_sha256(path, file.size, unpack=file.name.endswith(".gz"))
     except ValueError as error:
-        return f"Got a damaged one: {error}"
+        return f"Got a corrupted one: {error}"
     if length != file.size:
         more = "more than " if length > file.size else ""
         return f"Got {more}{min(length, file.size):,} bytes of content instead of {file.size:,}."
@@ -142,13 +142,13 @@ def wrong_content(path: Path, file: PublicFile) -> str | None:
 
 
 def verify(public: PublicSet) -> list[Verified]:
-    """Check every file of the set against its published SHA-256, wherever it was found."""
+    """Check every file of the data set against its published SHA-256, wherever it was found."""
     report = []
     for file in public.files:
         path = find(public, file)
         if path is None:
-            looked = ", ".join(str(folder / public.folder) for folder in folders())
-            report.append(Verified(file.name, False, f"not found in {looked}"))
+            searched = ", ".join(str(folder / public.folder) for folder in folders())
+            report.append(Verified(file.name, False, f"not found in {searched}"))
             continue
         fault = wrong_content(path, file)
         report.append(Verified(str(path), fault is None, fault or f"SHA-256 {file.sha256}"))
@@ -156,22 +156,22 @@ def verify(public: PublicSet) -> list[Verified]:
 
 
 def download(public: PublicSet, *, progress: Progress | None = None) -> None:
-    """Bring whatever of the set is nowhere to be found into the cache."""
-    lacking = [file for file in public.files if find(public, file) is None]
-    if not lacking:
+    """Download the files of the data set that are not found into the cache."""
+    absent = [file for file in public.files if find(public, file) is None]
+    if not absent:
         return
     target = cache_dir() / public.folder
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise missing(public, lacking[0], f"The cache cannot be written ({reason(error)}).") from None
+        raise missing(public, absent[0], f"The cache cannot be written ({reason(error)}).") from None
     if public.archive is not None:
         packed = target.with_name(f"{public.folder}.tar.gz")
-        _fetch(public, lacking[0], public.archive, packed, progress)
-        extract(packed, target, {f"{public.folder}/{file.name}": file for file in lacking})
+        _fetch(public, absent[0], public.archive, packed, progress)
+        extract(packed, target, {f"{public.folder}/{file.name}": file for file in absent})
         packed.unlink()
         return
-    for file in lacking:
+    for file in absent:
         if not file.urls:
             raise missing(public, file, "")
         _fetch(public, file, file, target / file.name, progress)
@@ -184,7 +184,7 @@ def _fetch(
     target: Path,
     progress: Progress | None,
 ) -> None:
-    """Download `what` to `target` from the first address that serves it right."""
+    """Download `what` to `target` from the first URL that serves the official content."""
 
     def fault(path: Path) -> str | None:
         if isinstance(what, PublicFile):
@@ -193,14 +193,14 @@ def _fetch(
         return None if sha256 == what.sha256 else f"Got SHA-256 {sha256[:16]}... of it."
 
     most = what.size + CHUNK if isinstance(what, PublicFile) else what.most
-    trouble = []
+    failures = []
     for url in what.urls:
         try:
             fetch_url(url, target, fault=fault, most=most, progress=progress)
             return
         except (OSError, ValueError, http.client.HTTPException) as error:
-            trouble.append(f"{url}: {reason(error)}")
-    raise missing(public, file, f"Downloads failed ({'; '.join(trouble)}).")
+            failures.append(f"{url}: {reason(error)}")
+    raise missing(public, file, f"Downloads failed ({'; '.join(failures)}).")
 
 
 def fetch_url(
@@ -211,7 +211,7 @@ def fetch_url(
     most: int,
     progress: Progress | None = None,
 ) -> None:
-    """Download `url` to `target`: resumed where it broke off, checked by `fault`, renamed in one step."""
+    """Download `url` to `target`: resumed if interrupted, checked by `fault`, then renamed."""
     part = target.with_name(target.name + ".part")
     with _sole_writer(part) as file:
         resumed = file.seek(0, os.SEEK_END) > 0
@@ -225,29 +225,29 @@ def fetch_url(
                 if isinstance(error, urllib.error.HTTPError):
                     error.close()
                 if refused or attempt == ATTEMPTS:
-                    raise  # what has arrived stays in the .part file
+                    raise  # the bytes received so far stay in the .part file
                 continue
             wrong = fault(part)
             if wrong is None:
                 part.replace(target)
                 return
-            file.truncate(0)  # never resume what is known to be wrong
+            file.truncate(0)  # never resume from wrong content
             if not resumed:
-                raise ValueError(f"what it sent is not the official file. {wrong}")
-            resumed = False  # the beginning may have been left by another version: once more from the start
+                raise ValueError(f"the server sent a file that is not the official file. {wrong}")
+            resumed = False  # the .part file may be of another version: start again
 
 
 @contextlib.contextmanager
 def _sole_writer(part: Path) -> Iterator[IO[bytes]]:
-    """The .part file open for appending, locked against a second download where the system can."""
+    """The .part file, open for appending and locked against a second download if the system has locks."""
     with part.open("ab") as file:
-        with contextlib.suppress(ImportError):  # Windows: a clash ends in a wrong checksum and a new start
+        with contextlib.suppress(ImportError):  # Windows: a clash gives a wrong checksum and a restart
             import fcntl
 
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise OSError(f"{part} is being written by another download. Wait for it to end") from None
+                raise OSError(f"{part} is being written by another download. Wait until it ends") from None
         try:
             yield file
         finally:
@@ -257,9 +257,9 @@ def _sole_writer(part: Path) -> Iterator[IO[bytes]]:
 
 
 def _transfer(url: str, file: IO[bytes], name: str, most: int, progress: Progress | None) -> None:
-    """One connection: append what `url` has beyond the bytes that `file` holds."""
+    """One connection: append to `file` the bytes of `url` that it does not have yet."""
     if not url.startswith(("https://", "http://")):
-        raise ValueError(f"addresses must start with https:// or http://. Got {url}")
+        raise ValueError(f"URLs must start with https:// or http://. Got {url}")
     have = file.seek(0, os.SEEK_END)
     request = urllib.request.Request(url, headers={"User-Agent": "cdknet", "Accept-Encoding": "identity"})
     if have:
@@ -270,7 +270,7 @@ def _transfer(url: str, file: IO[bytes], name: str, most: int, progress: Progres
         if error.code != 416 or not have:
             raise
         error.close()
-        return  # nothing beyond what is there: the checksum decides
+        return  # there are no more bytes: the checksum decides
     with answer:
         resumes = answer.status == 206 and answer.headers.get("Content-Range", "").startswith(
             f"bytes {have}-"
@@ -281,11 +281,11 @@ def _transfer(url: str, file: IO[bytes], name: str, most: int, progress: Progres
         length = answer.headers.get("Content-Length", "")
         total = have + int(length) if length.isdigit() else None
         if total is not None and total > most:
-            raise ValueError(f"it would send {total:,} bytes, more than the {most:,} expected at most")
+            raise ValueError(f"the server would send {total:,} bytes, but at most {most:,} are expected")
         while block := answer.read(CHUNK):
             have += len(block)
             if have > most:
-                raise ValueError(f"it sends more than the {most:,} bytes expected at most")
+                raise ValueError(f"the server sends more than the {most:,} bytes expected")
             file.write(block)
             if progress is not None:
                 progress(name, have, total)
@@ -295,11 +295,11 @@ def _transfer(url: str, file: IO[bytes], name: str, most: int, progress: Progres
 
 
 def extract(archive: Path, folder: Path, wanted: dict[str, PublicFile]) -> None:
-    """Take the `wanted` members (path in the archive -> file) out of a tar.gz, checked, into `folder`.
+    """Extract the `wanted` members (path in the archive -> file) of a tar.gz into `folder`, and check them.
 
-    An archive with a member that is a link, a device, absolute or climbs out by `..` is refused whole.
+    Raise, and extract nothing, if any member is a link, a device, an absolute path or contains `..`.
     """
-    size = readable_file(archive)
+    size = check_file(archive)
     folder.mkdir(parents=True, exist_ok=True)
     left = dict(wanted)
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=folder) as scratch:
@@ -310,7 +310,7 @@ def extract(archive: Path, folder: Path, wanted: dict[str, PublicFile]) -> None:
                 for member in tar:
                     _check_member(archive, member)
                     unpacked += member.size
-                    justified(archive, unpacked, size, "unpacking")
+                    check_memory(archive, unpacked, size, "unpacking")
                     file = left.pop(member.name.removeprefix("./"), None)
                     if file is not None:
                         ready.append(
@@ -318,10 +318,10 @@ def extract(archive: Path, folder: Path, wanted: dict[str, PublicFile]) -> None:
                         )
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError) as error:
             raise ValueError(
-                f"{archive}: not a sound tar.gz ({reason(error)}). It may be cut short."
+                f"{archive}: not a valid tar.gz ({reason(error)}). It may be truncated."
             ) from None
         if left:
-            raise ValueError(f"{archive}: must hold {', '.join(left)}. Got an archive without.")
+            raise ValueError(f"{archive}: must hold {', '.join(left)}. Got an archive without it.")
         for scratch_file, final in ready:
             scratch_file.replace(final)
 
@@ -329,11 +329,13 @@ def extract(archive: Path, folder: Path, wanted: dict[str, PublicFile]) -> None:
 def _check_member(archive: Path, member: tarfile.TarInfo) -> None:
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or "\\" in member.name or ":" in member.name:
-        raise ValueError(f"{archive}: members must lie inside it. Got {member.name[:100]!r}. It is not used.")
+        raise ValueError(
+            f"{archive}: members must stay inside the folder. Got {member.name[:100]!r}. It was not unpacked."
+        )
     if not (member.isfile() or member.isdir()):
         raise ValueError(
             f"{archive}: members must be files or folders. Got {member.name[:100]!r}, a link or a device. "
-            "It is not used."
+            "The archive was not unpacked."
         )
     if member.size < 0:
         raise ValueError(f"{archive}: members must have a size. Got {member.size} for {member.name[:100]!r}.")
@@ -344,7 +346,7 @@ def _extract_one(
 ) -> Path:
     if member.size != file.size:
         raise ValueError(
-            f"{archive}: {member.name} must be {file.size:,} bytes. Got {member.size:,}. It is not used."
+            f"{archive}: {member.name} must be {file.size:,} bytes. Got {member.size:,}. It was not unpacked."
         )
     source: Any = tar.extractfile(member)
     target = scratch / file.name

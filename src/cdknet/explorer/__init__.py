@@ -1,7 +1,7 @@
-"""The explorer: a person looks at what was found, corrects it, names it, and teaches it back.
+"""The explorer: a person looks at the discovered classes, corrects and names them, and refines the model.
 
-`folder` opens a run, `review` is what the person changed, `cards` says what a class is like, `samples` draws,
-`session` puts the four together, `server` answers a browser, `report` writes one page, `refine` trains again
-(`refining` is that as a process of its own, for the page).
-Only `refine` needs torch, and only `server` needs the extra [web].
+`folder` opens a run, `review` is what the person changed and `journal` its file, `cards` describes a class,
+`samples` draws samples, `session` combines these, `server` answers a browser behind `auth`, `report` writes a
+page to read, and `refining` starts `cdknet.fit.refine` as a process. Nothing here imports torch; `server`
+needs the extra [web].
 """

@@ -1,7 +1,7 @@
-"""What keeps strangers out of the explorer: a layer around the whole server.
+"""Access control of the explorer: a layer around the whole server.
 
-Every request needs the token that was printed with the address (as a header, or the cookie that the address
-sets), a Host that this server goes by, and, where there is one, an Origin that is the page's own.
+Every request needs the token that was printed with the address (as a header, or as the cookie that the
+address sets), a Host that names this server, and, if it has an Origin, that of the page itself.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
-class Doorkeeper:
-    """Wraps the app: token, Host, Origin, size of the body, and headers on every answer."""
+class Auth:
+    """Wraps the app: checks token, Host, Origin and size of the body, and adds headers to every response."""
 
     def __init__(self, app: Any, token: str, host: str, port: int) -> None:
         self.app, self.token, self.host, self.cookie = app, token, host, f"cdknet-token-{port}"
@@ -47,22 +47,22 @@ class Doorkeeper:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
-            return  # no websockets here
+            return  # no websockets
         send = _with_safe_headers(send)
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         refusal = self._refusal(scope, headers)
         if refusal is not None:
             await _answer(send, *refusal)
             return
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
-        if scope["path"] == "/" and asked and self._same(asked):
+        in_address = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        if scope["path"] == "/" and in_address and self._is_token(in_address):
             cookie = f"{self.cookie}={self.token}; Path=/; HttpOnly; SameSite=Strict"
             await _answer(send, 303, "", {"location": "/", "set-cookie": cookie})
             return
-        if not self._same(headers.get(HEADER, "")) and not self._same(self._cookie(headers)):
-            what = "Open the address that cdknet explore printed: it carries the token that is needed here."
+        if not self._is_token(headers.get(HEADER, "")) and not self._is_token(self._cookie(headers)):
+            what = "Open the address that cdknet explore printed: it contains the token that is needed here."
             if scope["path"] == "/" and headers.get("sec-fetch-site") in ("cross-site", "same-site"):
-                # Coming from a link elsewhere, the browser keeps a strict cookie back. Coming from here, not.
+                # After a link from another site the browser withholds a strict cookie, but not on a reload.
                 what = f'<meta http-equiv="refresh" content="0; url=/">{what}'
             await _answer(send, 401, what, page=not scope["path"].startswith("/api/"))
             return
@@ -74,7 +74,7 @@ class Doorkeeper:
             receive = _replay(body, receive)
         await self.app(scope, receive, send)
 
-    def _same(self, token: str) -> bool:
+    def _is_token(self, token: str) -> bool:
         return hmac.compare_digest(token.encode(), self.token.encode())
 
     def _cookie(self, headers: dict[str, str]) -> str:
@@ -86,7 +86,7 @@ class Doorkeeper:
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         host = headers.get("host", "")
-        if not _host_is_ours(host, self.host):
+        if not _host_is_this_server(host, self.host):
             return 421, "Host must be the address of this server. Got another one."
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host.lower()}":
@@ -101,11 +101,11 @@ class Doorkeeper:
         return None
 
 
-def _host_is_ours(header: str, bound: str) -> bool:
-    """A name that cannot be another site's: rebinding a foreign name to this machine gets nowhere."""
+def _host_is_this_server(header: str, bound: str) -> bool:
+    """Whether the Host header names this machine. This defeats DNS rebinding from another site's name."""
     try:
         name = (urlsplit(f"//{header}").hostname or "").lower()
-        urlsplit(f"//{header}").port  # noqa: B018  raises where it is no number
+        urlsplit(f"//{header}").port  # noqa: B018  raises if it is not a number
     except ValueError:
         return False
     try:
@@ -129,7 +129,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The whole body, or None where it is too large. It is read to its end, so that the answer is heard."""
+    """The whole body, or None if it is too large. It is read to its end, so that the client reads on."""
     body, size, more = b"", 0, True
     while more and size <= 16 * LARGEST_BODY:
         message = await receive()
@@ -179,21 +179,21 @@ p { margin: .5rem 0 0; color: light-dark(#5a636d, #9fa9b3) }
 """
 
 
-def _bare_page(error: str) -> str:
-    """A page for whoever may not have the page: nothing in it but its own words."""
+def _page_without_token(error: str) -> str:
+    """A page for requests without the token. It loads nothing else."""
     return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>cdknet</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{BARE_STYLE}</style><main><h1>This page needs its key</h1><p>{error}</p>"
-        "<p>It stands in the terminal, under \u201cThe explorer is at\u201d. A server that was started again "
-        "has a new one.</p></main></html>"
+        f"<style>{BARE_STYLE}</style><main><h1>This page needs its token</h1><p>{error}</p>"
+        "<p>The address is in the terminal, under \u201cThe explorer is at\u201d. A server that was "
+        "started again has a new one.</p></main></html>"
     )
 
 
 async def _answer(
     send: Send, status: int, error: str, headers: dict[str, str] | None = None, *, page: bool = False
 ) -> None:
-    body = _bare_page(error) if page else json.dumps({"error": error})
+    body = _page_without_token(error) if page else json.dumps({"error": error})
     kind = "text/html; charset=utf-8" if page else "application/json"
     fields = {"content-type": kind, "content-length": str(len(body.encode())), **(headers or {})}
     if page:

@@ -1,15 +1,16 @@
-"""What a class is like, from the features of its samples: how tight, how near others, one class or two.
+"""Class cards: how tight a class is, how near to others, and whether it looks like several classes.
 
 Distances are Euclidean, between features and class centres (means). For a sample x of class c with centre
 m_c, a = |x - m_c| and b = |x - m_j| for the nearest other class j:
 
-    cohesion    mean of (b - a) / max(a, b), the simplified silhouette: 1 far from all others, < 0 astray
-    share of j  of the samples of c, those with a / |x - m_j| > 0.8: as near to j, or nearly so
-    valley      of two groups: samples are laid on the line through both centres; the least density between
-                the two tops over the lower top. 1 is one heap, 0 are two with nothing between
+    cohesion    mean of (b - a) / max(a, b), the simplified silhouette: 1 if far from all others, below 0 if
+                samples are nearer to another class
+    share of j  the share of samples of c with a / |x - m_j| > 0.8: about as near to j as to c, or nearer
+    valley      samples of two groups are projected on the line through both centres; the lowest density
+                between the two peaks, divided by the lower peak. 1 is one cluster, 0 is two with a clear gap
 
-A change of some classes makes the cards of others stale only where it could change their figures: where a
-touched class was near, or its new centre comes within `reach`.
+A change of some classes makes the card of another class stale only if it could change its numbers: if a
+changed class was near, or if its new centre is now within `reach`.
 """
 
 from __future__ import annotations
@@ -25,49 +26,52 @@ from cdknet.explorer.review import REJECTED, Review
 from cdknet.runs.format import Run
 
 SHOWN = 24  # samples on a card's sheets
-CLOSE = 0.8  # a / b from which a sample is nearly as near to the other class
-SPLIT_BELOW, MERGE_ABOVE = 0.35, 0.75  # valleys
-FEWEST, MOST_LOOKED_AT = 60, 2000  # samples that a hint looks at
-MOST_HINTED_PARTS, MOST_CHOOSING = 5, 5000
+CLOSE = 0.8  # a / |x - m_j| above which a sample is about as near to class j
+SPLIT_BELOW, MERGE_ABOVE = 0.35, 0.75  # valleys at which a hint is given
+FEWEST, MOST_USED = 60, 2000  # samples that a hint needs, and uses at most
+MOST_HINTED_PARTS = 5  # parts that a hint to split may name
+MOST_FITTED = 5000  # samples that k-means is fitted to
 CHUNK = 8192
 
 Floats = NDArray[np.floating[Any]]
 
 
 class Hint(NamedTuple):
+    """A suggestion to split a class or to merge two."""
+
     kind: str  # "split" or "merge"
     other: int | None  # the class to merge with
-    into: int | None  # the parts to split in
+    into: int | None  # the number of parts to split into
     reason: str
 
 
 @dataclass(frozen=True)
 class Card:
-    """The figures of a class, and its samples with their distance to its centre."""
+    """The numbers of a class, and its samples with their distances to its centre."""
 
     rows: NDArray[np.int64]  # (m,)
     own: NDArray[np.float32]  # (m,) a
     ratio: NDArray[np.float32]  # (m,) a / b
     radius: float  # mean of a
     cohesion: float | None
-    shares: dict[int, float]  # other class -> share, nearest first; always at least the nearest one
-    near: frozenset[int]  # classes that had a part in the figures
-    reach: float  # a centre farther than this from ours changes nothing here
+    shares: dict[int, float]  # other class -> share, largest first; always at least the nearest class
+    near: frozenset[int]  # classes that the numbers depend on
+    reach: float  # a centre farther away than this changes nothing here
 
 
 class Cards:
-    """Cards of all classes of a review, made when asked for and made anew when stale."""
+    """Cards of all classes of a review, computed on demand and again when stale."""
 
     def __init__(self, features: NDArray[np.float32], confidence: NDArray[np.float32]) -> None:
         self.features, self.confidence = features, confidence
-        self._centers: dict[int, NDArray[np.float32]] = {}  # of classes that have samples
+        self._centers: dict[int, NDArray[np.float32]] = {}  # only classes with samples
         self._rows: dict[int, NDArray[np.int64]] = {}
         self._cards: dict[int, Card] = {}
         self._split_hints: dict[int, Hint | None] = {}
         self._valleys: dict[tuple[int, int], float] = {}
 
     def update(self, review: Review, touched: Iterable[int] | None = None) -> None:
-        """Take note of what changed: the classes in `touched`, or anything."""
+        """Follow a change of the classes in `touched`; None: everything may have changed."""
         if touched is None:
             self.__init__(self.features, self.confidence)  # type: ignore[misc]
             order = np.argsort(review.assignment, kind="stable")
@@ -79,7 +83,7 @@ class Cards:
         for class_id in changed:
             self._set(class_id, review.members(class_id))
         for class_id, card in list(self._cards.items()):
-            if class_id in changed or changed & card.near or self._reached(class_id, card, changed):
+            if class_id in changed or changed & card.near or self._within_reach(class_id, card, changed):
                 del self._cards[class_id]
         self._split_hints = {c: hint for c, hint in self._split_hints.items() if c not in changed}
         self._valleys = {pair: v for pair, v in self._valleys.items() if not changed & set(pair)}
@@ -90,7 +94,7 @@ class Cards:
         if len(rows) and class_id != REJECTED:
             self._centers[class_id] = _mean(self.features, rows)
 
-    def _reached(self, class_id: int, card: Card, changed: set[int]) -> bool:
+    def _within_reach(self, class_id: int, card: Card, changed: set[int]) -> bool:
         center = self._centers.get(class_id)
         if center is None:
             return True
@@ -102,10 +106,10 @@ class Cards:
 
     def card(self, class_id: int) -> Card:
         if class_id not in self._cards:
-            self._cards[class_id] = self._make(class_id)
+            self._cards[class_id] = self._compute(class_id)
         return self._cards[class_id]
 
-    def _make(self, class_id: int) -> Card:
+    def _compute(self, class_id: int) -> Card:
         rows = self.rows(class_id)
         if class_id not in self._centers:
             none = np.zeros(len(rows), dtype=np.float32)
@@ -120,7 +124,7 @@ class Cards:
         close, nearest = np.zeros(len(others), dtype=np.int64), np.zeros(len(others), dtype=np.int64)
         for start in range(0, len(rows), CHUNK):
             part = slice(start, start + CHUNK)
-            z = self.features[rows[part]] - center  # from our own centre: small numbers lose no digits
+            z = self.features[rows[part]] - center  # relative to the centre: small numbers lose no digits
             norms = np.square(z).sum(axis=1)
             own[part] = np.sqrt(norms)
             if others:
@@ -135,29 +139,29 @@ class Cards:
             silhouette = np.where(second == np.inf, 1.0, gap)
         order = sorted(range(len(others)), key=lambda j: (-close[j], -nearest[j], squares[j]))
         shares = {others[j]: int(close[j]) / len(rows) for j in order if close[j] or j == order[0]}
-        part_of = {others[j] for j in range(len(others)) if close[j] or nearest[j]}
+        near = {others[j] for j in range(len(others)) if close[j] or nearest[j]}
         reach = float((own + np.maximum(second, own / CLOSE)).max())
         return Card(
-            rows, own, ratio, float(own.mean()), float(silhouette.mean()), shares, frozenset(part_of), reach
+            rows, own, ratio, float(own.mean()), float(silhouette.mean()), shares, frozenset(near), reach
         )
 
-    # Samples of a class in some order
+    # Samples of a class
 
     def ordered(self, class_id: int, order: str) -> NDArray[np.int64]:
-        """Samples by nearness to the centre ("central"), or by doubt ("unsure")."""
+        """Samples of a class: nearest to the centre ("central") or least confident ("unsure") first."""
         card = self.card(class_id)
         if order == "unsure":
             return card.rows[np.lexsort((-card.ratio, self.confidence[card.rows]))]
         return card.rows[np.argsort(card.own, kind="stable")]
 
     def outliers(self, class_id: int) -> NDArray[np.int64]:
-        """Farthest from the centre first."""
+        """Samples of a class, farthest from the centre first."""
         return self.ordered(class_id, "central")[::-1]
 
     # Between classes
 
     def nearest_old(self, class_id: int, old: Iterable[int]) -> tuple[int, float] | None:
-        """The old class (another one) with the nearest centre, and how far in radii of this class."""
+        """The other old class with the nearest centre, and its distance in radii of this class."""
         rivals = [c for c in old if c != class_id and c in self._centers]
         if class_id not in self._centers or not rivals:
             return None
@@ -167,52 +171,53 @@ class Cards:
         return rivals[best], float(far[best]) / max(self.card(class_id).radius, 1e-12)
 
     def hints(self, class_id: int, review: Review) -> list[Hint]:
-        """Where a class looks like several, and where it and another look like one."""
+        """Hints that a class looks like several, or that it and another look like one."""
         if class_id not in self._centers:
             return []
-        split = self._split_once(class_id)
+        split = self._cached_split_hint(class_id)
         if split is not None:
-            return [split]  # the middle of two heaps is nowhere: it says nothing of other classes
+            return [split]  # the centre between two clusters says nothing about other classes
         out = []
         for other in list(self.card(class_id).shares)[:3]:
             if "new" not in (review.classes[class_id].kind, review.classes[other].kind):
                 continue
-            if self._split_once(other) is not None:
+            if self._cached_split_hint(other) is not None:
                 continue
             hint = self._merge_hint(class_id, other, review)
             if hint is not None:
                 out.append(hint)
         return out
 
-    def _some(self, class_id: int) -> NDArray[np.float32]:
-        some: NDArray[np.float32] = self.features[_some_of(self.rows(class_id))]
-        return some
+    def _points(self, class_id: int) -> NDArray[np.float32]:
+        """Features of at most `MOST_USED` samples of a class."""
+        points: NDArray[np.float32] = self.features[_subsample(self.rows(class_id))]
+        return points
 
-    def _split_once(self, class_id: int) -> Hint | None:
+    def _cached_split_hint(self, class_id: int) -> Hint | None:
         if class_id not in self._split_hints:
             self._split_hints[class_id] = self._split_hint(class_id)
         return self._split_hints[class_id]
 
     def _split_hint(self, class_id: int) -> Hint | None:
-        points = self._some(class_id)
-        found = _groups(points, MOST_HINTED_PARTS)
-        if len(found.sizes) < 2:
+        points = self._points(class_id)
+        groups = _separated_groups(points, MOST_HINTED_PARTS)
+        if len(groups.sizes) < 2:
             return None
         scale = len(self.rows(class_id)) / len(points)
-        sizes = ", ".join(f"{round(size * scale)}" for size in found.sizes)
+        sizes = ", ".join(f"{round(size * scale)}" for size in groups.sizes)
         return Hint(
             "split",
             None,
-            len(found.sizes),
-            f"Groups of about {sizes} samples with a gap between them: halfway from the first to the second "
-            f"samples lie only {found.valley:.0%} as close together as inside the groups. In a class of one "
-            f"kind there is no gap, near 100%; this is shown below {SPLIT_BELOW:.0%}.",
+            len(groups.sizes),
+            f"Groups of about {sizes} samples with a gap between them: halfway between the first two "
+            f"samples are only {groups.valley:.0%} as dense as inside the groups. A single class has no "
+            f"gap, near 100%; this hint is shown below {SPLIT_BELOW:.0%}.",
         )
 
     def _merge_hint(self, class_id: int, other: int, review: Review) -> Hint | None:
         pair = (min(class_id, other), max(class_id, other))
         if pair not in self._valleys:
-            a, b = self._some(pair[0]), self._some(pair[1])
+            a, b = self._points(pair[0]), self._points(pair[1])
             enough = min(len(a), len(b)) >= FEWEST // 4
             self._valleys[pair] = valley(a, b) if enough else 0.0
         depth = self._valleys[pair]
@@ -225,24 +230,21 @@ class Cards:
             "merge",
             other,
             None,
-            f"There is hardly a gap to {review.classes[other].name}: halfway to it samples lie {depth:.0%} "
-            f"as close together as inside the two. Between separate classes there are few, near 0%; this is "
-            f"shown above {MERGE_ABOVE:.0%}. The middles are {apart / max(radius, 1e-12):.1f} radii apart, "
-            f"and {share:.0%} of this class lie about as near to the other.",
+            f"There is hardly a gap to {review.classes[other].name}: halfway between the two, samples are "
+            f"{depth:.0%} as dense as inside them. Separate classes have few samples there, near 0%; this "
+            f"hint is shown above {MERGE_ABOVE:.0%}. The centres are {apart / max(radius, 1e-12):.1f} radii "
+            f"apart, and {share:.0%} of this class is about as near to the other.",
         )
 
 
 def hints_of(run: Run) -> list[str]:
     """A sentence for each new class of a run that looks like several, or like one with another."""
-    names = [str(name) for name in run.config["classes"]]
-    number = {name: index for index, name in enumerate(names)}
-    n_old = int(run.config["blueprint"]["n_old_classes"])
-    review = Review.start(np.array([number[row["label"]] for row in run.labels]), names, n_old)
-    features = np.asarray(run.embedding["features"], dtype=np.float32)
-    cards = Cards(features, np.ones(len(features), dtype=np.float32))
+    names = run.class_names
+    review = Review.start(run.class_index, names, run.n_old)
+    cards = Cards(run.features, run.confidence)
     cards.update(review)
     found: dict[tuple[int, ...], str] = {}
-    for class_id in range(n_old, len(names)):
+    for class_id in range(run.n_old, len(names)):
         for hint in cards.hints(class_id, review):
             if hint.other is None:
                 found[class_id,] = f"{names[class_id]} may be {hint.into} classes"
@@ -260,13 +262,13 @@ def _mean(features: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.
 
 
 def valley(a: Floats, b: Floats, ends: tuple[Floats, Floats] | None = None) -> float:
-    """Least density between the tops of two groups, near their centres, over that of the lower top."""
+    """Lowest density between the peaks of two groups, divided by the lower peak; 1 if there is no gap."""
     start, stop = (a.mean(axis=0), b.mean(axis=0)) if ends is None else ends
-    way = stop - start
-    length = float(way @ way)
+    line = stop - start
+    length = float(line @ line)
     if length <= 0:
         return 1.0
-    t = np.concatenate([(a - start) @ way, (b - start) @ way]) / length  # centres at 0 and 1
+    t = np.concatenate([(a - start) @ line, (b - start) @ line]) / length  # centres at 0 and 1
     spread = np.sqrt((np.var(t[: len(a)]) * len(a) + np.var(t[len(a) :]) * len(b)) / len(t))
     width = max(0.9 * float(spread) * len(t) ** -0.2, 0.03)
     grid = np.linspace(-0.25, 1.25, 61)
@@ -278,36 +280,39 @@ def valley(a: Floats, b: Floats, ends: tuple[Floats, Floats] | None = None) -> f
 
 
 class _Groups(NamedTuple):
-    heaps: list[NDArray[np.float32]]  # the points of each, largest first
-    valley: float  # of the first division
+    members: list[NDArray[np.float32]]  # the points of each group, largest group first
+    valley: float  # of the first split
 
     @property
     def sizes(self) -> list[int]:
-        return [len(heap) for heap in self.heaps]
+        return [len(group) for group in self.members]
 
 
-def _groups(points: NDArray[np.float32], most: int) -> _Groups:
-    """Heaps, by halving as long as a valley shows on points that did not choose the cut."""
-    heaps, first = [points], 1.0
-    done: list[NDArray[np.float32]] = []
-    while heaps and len(heaps) + len(done) < most:
-        heap = max(heaps, key=len)
-        heaps = [h for h in heaps if h is not heap]
-        cut = _honest_cut(heap)
-        if cut is None:
-            done.append(heap)
+def _separated_groups(points: NDArray[np.float32], most: int) -> _Groups:
+    """Groups with gaps between them: points are split in two as long as `_validated_split` finds a gap."""
+    candidates, first_valley = [points], 1.0
+    final: list[NDArray[np.float32]] = []
+    while candidates and len(candidates) + len(final) < most:
+        group = max(candidates, key=len)
+        candidates = [c for c in candidates if c is not group]
+        split = _validated_split(group)
+        if split is None:
+            final.append(group)
             continue
-        depth, halves = cut
-        first = depth if not done and not heaps else first
-        heaps += halves
-    return _Groups(sorted([*done, *heaps], key=len, reverse=True), first)
+        depth, halves = split
+        first_valley = depth if not final and not candidates else first_valley
+        candidates += halves
+    return _Groups(sorted([*final, *candidates], key=len, reverse=True), first_valley)
 
 
-def _honest_cut(points: NDArray[np.float32]) -> tuple[float, list[NDArray[np.float32]]] | None:
-    """Cut in two by centres from one half of the points; the valley as the other half shows it."""
+def _validated_split(points: NDArray[np.float32]) -> tuple[float, list[NDArray[np.float32]]] | None:
+    """The points split in two, and the valley between; None unless held-out points show a gap as well.
+
+    The two centres come from one half of the points, the valley from the other half.
+    """
     if len(points) < FEWEST:
         return None
-    points = np.random.default_rng(0).permutation(points)  # classes may come in turns
+    points = np.random.default_rng(0).permutation(points)  # classes may alternate
     centers = kmeans(points[::2], 2, seed=0, restarts=2).centers
     held_out = points[1::2]
     side = _nearest(held_out, centers)
@@ -324,17 +329,17 @@ def _honest_cut(points: NDArray[np.float32]) -> tuple[float, list[NDArray[np.flo
 
 
 def divide(points: NDArray[np.float32], k: int, *, seed: int) -> NDArray[np.int64]:
-    """(n,) parts 0 ... k - 1 of one class, largest first: heaps of its hint if there are k, or k-means."""
-    found = _groups(_some_of(points), MOST_HINTED_PARTS).heaps
-    if len(found) != k or k < 2:
+    """(n,) parts 0 ... k - 1 of one class, largest first: the groups of its hint if k, else k-means."""
+    groups = _separated_groups(_subsample(points), MOST_HINTED_PARTS).members
+    if len(groups) != k or k < 2:
         return kmeans(points, k, seed=seed).labels
-    labels = _nearest(points, np.stack([heap.mean(axis=0) for heap in found]))
+    labels = _nearest(points, np.stack([group.mean(axis=0) for group in groups]))
     return np.argsort(_largest_first(labels, k))[labels]
 
 
-def _some_of(rows: NDArray[Any]) -> NDArray[Any]:
-    """At most `MOST_LOOKED_AT` of the rows, evenly spread."""
-    return rows[:: max(1, -(-len(rows) // MOST_LOOKED_AT))]
+def _subsample(rows: NDArray[Any]) -> NDArray[Any]:
+    """At most `MOST_USED` of the rows, evenly spaced."""
+    return rows[:: max(1, -(-len(rows) // MOST_USED))]
 
 
 class Clusters(NamedTuple):
@@ -343,26 +348,28 @@ class Clusters(NamedTuple):
 
 
 def kmeans(points: NDArray[np.float32], k: int, *, seed: int, restarts: int = 5, steps: int = 50) -> Clusters:
-    """k-means by Lloyd's steps from k-means++ starts, the best of some. At most 5,000 points choose."""
+    """k-means: Lloyd's algorithm from several k-means++ starts, fitted to at most `MOST_FITTED` points."""
     generator = np.random.default_rng(seed)
     sample = points
-    if len(points) > MOST_CHOOSING:
-        sample = points[np.sort(generator.choice(len(points), MOST_CHOOSING, replace=False))]
+    if len(points) > MOST_FITTED:
+        sample = points[np.sort(generator.choice(len(points), MOST_FITTED, replace=False))]
     norms = np.square(sample).sum(axis=1)
     best, best_cost = None, np.inf
     for _ in range(restarts):
-        centers = _spread_start(sample, k, generator)
+        centers = _kmeans_plus_plus(sample, k, generator)
         cost = np.inf
         for _ in range(steps):
-            d = np.square(centers).sum(axis=1) - 2 * (sample @ centers.T)  # less the norms
+            d = np.square(centers).sum(axis=1) - 2 * (
+                sample @ centers.T
+            )  # squared distances without the norms of the points
             labels = d.argmin(axis=1)
             before, cost = cost, float((d[np.arange(len(d)), labels] + norms).sum())
             if before - cost <= 1e-5 * abs(cost):
                 break
             members = (labels[:, None] == np.arange(k)).astype(np.float32)
             counts = members.sum(axis=0)
-            alive = counts > 0
-            centers[alive] = (members.T @ sample)[alive] / counts[alive, None]
+            used = counts > 0
+            centers[used] = (members.T @ sample)[used] / counts[used, None]
         if cost < best_cost:
             best, best_cost = centers, cost
     assert best is not None
@@ -375,26 +382,31 @@ def _largest_first(labels: NDArray[np.int64], k: int) -> NDArray[np.int64]:
     return np.argsort(-np.bincount(labels, minlength=k), kind="stable")
 
 
-def _spread_start(points: NDArray[np.float32], k: int, generator: np.random.Generator) -> NDArray[np.float32]:
-    """k-means++: each next centre is drawn by the squared distance to those there are."""
+def _kmeans_plus_plus(
+    points: NDArray[np.float32], k: int, generator: np.random.Generator
+) -> NDArray[np.float32]:
+    """k starting centres: each next one is drawn by squared distance to the nearest one so far."""
     chosen = [int(generator.integers(len(points)))]
-    nearest = _squared(points, points[chosen])[:, 0]
+    nearest = _squared_distances(points, points[chosen])[:, 0]
     while len(chosen) < k:
         total = float(nearest.sum())
         pick = int(generator.integers(len(points))) if total <= 0 else 0
         if total > 0:
             pick = int(np.searchsorted(np.cumsum(nearest, dtype=np.float64), generator.random() * total))
         chosen.append(min(pick, len(points) - 1))
-        nearest = np.minimum(nearest, _squared(points, points[chosen[-1:]])[:, 0])
+        nearest = np.minimum(nearest, _squared_distances(points, points[chosen[-1:]])[:, 0])
     return points[chosen].copy()
 
 
-def _squared(points: NDArray[np.float32], centers: NDArray[np.float32]) -> NDArray[np.float32]:
+def _squared_distances(points: NDArray[np.float32], centers: NDArray[np.float32]) -> NDArray[np.float32]:
     """Squared distances (n, k)."""
     d = np.square(points).sum(axis=1)[:, None] - 2 * (points @ centers.T) + np.square(centers).sum(axis=1)
     return np.asarray(np.maximum(d, 0), dtype=np.float32)
 
 
 def _nearest(points: NDArray[np.float32], centers: NDArray[np.float32]) -> NDArray[np.int64]:
-    parts = [_squared(points[s : s + CHUNK], centers).argmin(axis=1) for s in range(0, len(points), CHUNK)]
+    parts = [
+        _squared_distances(points[s : s + CHUNK], centers).argmin(axis=1)
+        for s in range(0, len(points), CHUNK)
+    ]
     return np.concatenate(parts).astype(np.int64)

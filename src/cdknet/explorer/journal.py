@@ -1,8 +1,8 @@
-"""The journal of a review: every action that was done, in `review.jsonl`, a line each.
+"""The journal of a review: `review.jsonl`, one line per action.
 
-It is the only truth: a state is what its lines say. A line is written, flushed and synced before the state
-moves. A last line that was cut short by a kill is cut off. Several processes may share one journal: each
-takes the file's lock to write, and first reads what others have written.
+The file alone defines the state. A line is written and synced before the state in memory changes. An
+incomplete last line, left by a killed process, is removed by the next writer. Several processes may share one
+journal: to write, each takes the lock of the file and first reads what the others have written.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ FORMAT, VERSION = "cdknet-review", 1
 
 
 class Stale(Exception):
-    """An action that was made for an older state than there is now."""
+    """An action on an older state than the present one."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(
             f"The review must not have changed since you looked. It has: it is at revision {revision} now. "
-            "Look at the change, then do this again if you still want it."
+            "Look at the change, then repeat the action if you still want it."
         )
         self.revision = revision
 
 
 @dataclass
 class Entry:
-    """One action that was done, and whether it still holds."""
+    """One action, and whether it was undone."""
 
     revision: int
     when: str
@@ -58,25 +58,25 @@ class Done:
 
 @dataclass
 class Journal:
-    """A review with its past. Everything that changes it goes through here; safe to share among threads.
+    """A review with its history. Every change goes through here; safe to share among threads.
 
-    `run` is a digest of what the review is about: a journal of another run is refused.
+    `run` is the digest of the run under review: the journal of another run is refused.
     """
 
     path: Path
     review: Review
     run: str
     revision: int = 0
-    said: str | None = None  # what the last line did, in words
-    entries: list[Entry] = field(default_factory=list)  # every action ever done
-    _done: list[Entry] = field(default_factory=list)  # those an undo would take back, last first to go
-    _undone: list[Entry] = field(default_factory=list)  # those a redo would bring back
-    _offset: int = 0  # bytes of the file that the state stands for
+    summary: str | None = None  # what the last line did, in words
+    entries: list[Entry] = field(default_factory=list)  # every action, also undone ones
+    _done: list[Entry] = field(default_factory=list)  # what undo would revert, the last one first
+    _undone: list[Entry] = field(default_factory=list)  # what redo would apply again, the last one first
+    _offset: int = 0  # bytes of the file that the state includes
     _mutex: threading.RLock = field(default_factory=threading.RLock)
-    changed: set[int] = field(default_factory=set)  # classes regrouped since someone last emptied this
+    changed: set[int] = field(default_factory=set)  # classes that gained or lost samples; readers clear it
 
     def __post_init__(self) -> None:
-        self._folder = _identity(self.path.parent)
+        self._folder = _folder_identity(self.path.parent)
         self.catch_up()
 
     # Reading
@@ -91,13 +91,13 @@ class Journal:
 
     @contextmanager
     def at_rest(self) -> Iterator[Journal]:
-        """Hold the state still, with whatever other processes have written."""
+        """The journal, up to date, while no other thread can change it."""
         with self._mutex:
             self.catch_up()
             yield self
 
     def catch_up(self) -> None:
-        """Read whole lines that are not yet in the state. A last line that is not whole is left alone."""
+        """Read complete lines that are not yet in the state. An incomplete last line is ignored."""
         with self._mutex:
             try:
                 size = self.path.stat().st_size
@@ -107,7 +107,7 @@ class Journal:
                 return
             if size < self._offset:
                 raise ReviewError(
-                    f"{self.path} must only ever grow. It is shorter than it was. Start the explorer again."
+                    f"{self.path} must only grow. It is shorter than before. Start the explorer again."
                 )
             with _open_plain(self.path, os.O_RDONLY) as file:
                 file.seek(self._offset)
@@ -116,26 +116,26 @@ class Journal:
 
     def _read(self, content: bytes) -> None:
         lines = content.split(b"\n")
-        for index, line in enumerate(lines[:-1]):  # what follows the last newline is not a whole line
+        for index, line in enumerate(lines[:-1]):  # what follows the last newline is incomplete
             try:
                 entry = json.loads(line)
                 if not isinstance(entry, dict):
-                    raise ValueError("no object")
+                    raise ValueError("not an object")
             except (ValueError, RecursionError):
                 if index == len(lines) - 2 and not lines[-1]:
-                    return  # a last line of garbage, as a power cut leaves: the next writer cuts it off
-                raise self._damaged("a line that is no JSON") from None
-            self._take(entry)
+                    return  # garbage at the end, as after a power cut: the next writer removes it
+                raise self._damaged("a line that is not JSON") from None
+            self._replay(entry)
             self._offset += len(line) + 1
 
-    def _take(self, entry: dict[str, Any]) -> None:
+    def _replay(self, entry: dict[str, Any]) -> None:
         if self._offset == 0:
             if entry.get("format") != FORMAT or entry.get("version") != VERSION:
                 raise self._damaged(f"{str(entry)[:80]} in its first line")
             if entry.get("run") != self.run:
                 raise ReviewError(
-                    f"{self.path} must be the review of this run. Got that of another one with other labels. "
-                    "Move it away to begin anew."
+                    f"{self.path} must be the review of this run. Got that of another run. "
+                    "Move it away to start a new review."
                 )
             return
         try:
@@ -149,18 +149,19 @@ class Journal:
             elif "redo" in entry and self._undone and self._undone[-1].revision == entry["redo"]:
                 self._redo()
             else:
-                raise ValueError("a line that does not follow")
+                raise ValueError("a line that does not follow from the one before")
         except (KeyError, TypeError, ValueError, zlib.error) as error:
             raise self._damaged(f"at revision {self.revision + 1}: {error}") from None
         self.revision += 1
 
     def _damaged(self, what: str) -> ReviewError:
         return ReviewError(
-            f"{self.path} must be a whole review. Got {what}. Move it away, or cut it before that line."
+            f"{self.path} must be a complete review. Got {what}. Move it away, or delete that line and all "
+            "after it."
         )
 
     def _advance(self, entry: Entry) -> None:
-        self.said = entry.summary
+        self.summary = entry.summary
         entry.change.apply(self.review)
         self.entries.append(entry)
         self._done.append(entry)
@@ -169,7 +170,7 @@ class Journal:
 
     def _undo(self) -> Entry:
         entry = self._done.pop()
-        self.said = f"Undone: {entry.summary}"
+        self.summary = f"Undone: {entry.summary}"
         entry.change.revert(self.review)
         entry.undone = True
         self._undone.append(entry)
@@ -178,7 +179,7 @@ class Journal:
 
     def _redo(self) -> Entry:
         entry = self._undone.pop()
-        self.said = f"Done again: {entry.summary}"
+        self.summary = f"Redone: {entry.summary}"
         entry.change.apply(self.review)
         entry.undone = False
         self._done.append(entry)
@@ -188,7 +189,7 @@ class Journal:
     # Writing
 
     def do(self, revision: int, asked: Mapping[str, Any], splitter: Splitter) -> Done:
-        """Do what was asked for the state of `revision`, or raise `Stale` if it is no longer that."""
+        """Carry out a request made at `revision`, or raise `Stale` if the state has changed since."""
         with self._writing(revision) as file:
             action = resolve(self.review, asked, splitter)
             change = change_of(self.review, action)
@@ -200,27 +201,27 @@ class Journal:
     def undo(self, revision: int) -> Done:
         with self._writing(revision) as file:
             if not self._done:
-                raise ReviewError("There must be an action to undo. Got none.")
+                raise ReviewError("There must be an action to undo. There is none.")
             self._append(file, {"revision": revision + 1, "when": _now(), "undo": self._done[-1].revision})
             return self._answer(self._undo().change)
 
     def redo(self, revision: int) -> Done:
         with self._writing(revision) as file:
             if not self._undone:
-                raise ReviewError("There must be an undone action to redo. Got none.")
+                raise ReviewError("There must be an undone action to redo. There is none.")
             self._append(file, {"revision": revision + 1, "when": _now(), "redo": self._undone[-1].revision})
             return self._answer(self._redo().change)
 
     def _answer(self, change: Change) -> Done:
         self.revision += 1
-        return Done(self.revision, self.said or "", len(change.rows), change.touched)
+        return Done(self.revision, self.summary or "", len(change.rows), change.touched)
 
     @contextmanager
     def _writing(self, revision: int) -> Iterator[Any]:
-        """The file, locked against other processes, read to its end, and cut to its last whole line."""
-        if _identity(self.path.parent) != self._folder:
+        """The file, locked against other processes, read to its end, and without an incomplete last line."""
+        if _folder_identity(self.path.parent) != self._folder:
             raise ReviewError(
-                f"{self.path.parent} must be the run that was opened. It was replaced by another meanwhile. "
+                f"{self.path.parent} must be the run that was opened. It was replaced by another one. "
                 "Start the explorer again."
             )
         with (
@@ -251,8 +252,8 @@ class Journal:
         self._offset += len(line)
 
 
-def _identity(folder: Path) -> tuple[int, int]:
-    """What a folder is to the system, whatever it is called."""
+def _folder_identity(folder: Path) -> tuple[int, int]:
+    """Device and inode: they tell a folder from another one of the same name."""
     found = folder.stat()
     return found.st_dev, found.st_ino
 
@@ -262,20 +263,20 @@ def _now() -> str:
 
 
 def _open_plain(path: Path, flags: int) -> Any:
-    """Open a file of the run, never through a link. Unbuffered, so that a line is written at once."""
+    """Open a file of the run, never through a link. Unbuffered, so that a line is written immediately."""
     descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0), 0o644)
     return os.fdopen(descriptor, "r+b" if flags & os.O_RDWR else "rb", buffering=0)
 
 
 @contextmanager
 def _locked(file: Any) -> Iterator[None]:
-    """Other processes wait here until this one is done. A killed one lets go by itself."""
+    """Hold the lock of the file. The system releases it if the process is killed."""
     try:
         import fcntl
     except ImportError:  # Windows
         import msvcrt
 
-        file.seek(2**62)  # any byte will do, as long as all take the same
+        file.seek(2**62)  # any byte, as long as all processes use the same one
         msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # type: ignore[attr-defined, unused-ignore]
         try:
             yield

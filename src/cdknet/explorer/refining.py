@@ -1,4 +1,4 @@
-"""Refining from the page: a process of its own, whose progress can be asked at any time."""
+"""Refining from the page: a separate process whose progress can be read at any time."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from cdknet.explorer.review import ReviewError
 
-TRAINING = 0.85  # of the whole; the rest is the map
-PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+TRAINING = 0.85  # share of the progress bar; the rest is the map
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 
 
 class Refining:
-    """At most one refinement at a time, of one run, into a new folder beside it.
+    """Refinements of one run, one at a time, each into a new folder beside it.
 
-    `samples` are those of a run that does not hold its own. `why_not` says why there can be none at all.
+    `samples` are passed if the run does not store its own. `why_not` is why it cannot be refined at all.
     """
 
     def __init__(self, run: Path, samples: NDArray[Any] | None = None, *, why_not: str | None = None) -> None:
@@ -47,7 +47,7 @@ class Refining:
             return {**self._status, "free": self.free_name()}
 
     def free_name(self) -> str:
-        """The name of a folder beside the run that is not there yet."""
+        """The name of a folder beside the run that does not exist yet."""
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", self.run.name).strip("._-")[:60] or "run"
         names = (f"{stem}-refined{f'-{k}' if k > 1 else ''}" for k in itertools.count(1))
         return next(name for name in names if not (self.run.parent / name).exists())
@@ -57,19 +57,20 @@ class Refining:
             self._status |= changes
 
     def start(self, out: str) -> None:
-        """Begin, or raise `ReviewError`. `out` is the name of a folder that is not there yet."""
+        """Start a refinement, or raise `ReviewError`. `out` names a folder that does not exist yet."""
         if self.why_not is not None:
             raise ReviewError(self.why_not)
-        if not PLAIN.fullmatch(out) or out.endswith("."):
+        if not PLAIN_NAME.fullmatch(out) or out.endswith("."):
             raise ReviewError(
-                "out must be a plain folder name: letters, digits, dots, dashes and underscores. Got another."
+                "out must be a plain folder name: letters, digits, dots, dashes and underscores. "
+                "Got something else."
             )
         target = self.run.parent / out
         if target.exists() or target.is_symlink():
-            raise ReviewError(f"out must be a folder that is not there yet. Got {out}, which is.")
+            raise ReviewError(f"out must be a folder that does not exist yet. Got {out}, which does.")
         with self._lock:
             if self._status["state"] == "running":
-                raise ReviewError(f"One refinement at a time: {self._status['out']} is under way.")
+                raise ReviewError(f"One refinement at a time: {self._status['out']} is running.")
             self._status = {
                 "state": "running",
                 "stage": "starting",
@@ -78,15 +79,15 @@ class Refining:
                 "out": out,
                 "error": None,
             }
-        threading.Thread(target=self._work, args=(target,), daemon=True).start()
+        threading.Thread(target=self._run, args=(target,), daemon=True).start()
 
-    def _work(self, target: Path) -> None:
-        """Hand the samples over, which may take a while, then start the process and follow it."""
+    def _run(self, target: Path) -> None:
+        """Write the samples for the process, which may take a while, then start it and follow it."""
         try:
-            with TemporaryDirectory(prefix="cdknet-") as handed:  # only this user can read it
+            with TemporaryDirectory(prefix="cdknet-") as temporary:  # only this user can read it
                 arguments = [str(self.run), str(target)]
                 if self.samples is not None:
-                    arguments.append(str(Path(handed) / "samples.npy"))
+                    arguments.append(str(Path(temporary) / "samples.npy"))
                     np.save(arguments[-1], self.samples, allow_pickle=False)
                 with self._lock:
                     if self._stopped:
@@ -103,11 +104,11 @@ class Refining:
             self._set(state="failed", seconds_left=None, error=f"It could not be started: {error}.")
 
     def _follow(self, process: subprocess.Popen[str]) -> None:
-        began, whole = time.monotonic(), 0.0
+        start, total_share = time.monotonic(), 0.0
         assert process.stdout is not None
         assert process.stderr is not None
-        complaints: list[str] = []
-        reader = threading.Thread(target=lambda: complaints.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.append(process.stderr.read()), daemon=True)  # type: ignore[union-attr]
         reader.start()
         for line in process.stdout:
             try:
@@ -115,11 +116,12 @@ class Refining:
                 stage, share = str(row["stage"]), float(row["share"])
             except (ValueError, KeyError, TypeError):
                 continue
-            # One way from 0 to 1, though a training may end before its last epoch.
-            whole = max(whole, TRAINING * share if stage != "map" else TRAINING + (1 - TRAINING) * share)
-            passed = time.monotonic() - began
-            left = round(passed / whole * (1 - whole)) if whole > 0.05 else None
-            self._set(stage=stage, share=round(whole, 3), seconds_left=left)
+            # It never decreases, though training may stop before its last epoch.
+            at = TRAINING * share if stage != "map" else TRAINING + (1 - TRAINING) * share
+            total_share = max(total_share, at)
+            passed = time.monotonic() - start
+            left = round(passed / total_share * (1 - total_share)) if total_share > 0.05 else None
+            self._set(stage=stage, share=round(total_share, 3), seconds_left=left)
         code = process.wait()
         reader.join(timeout=5)
         process.stdout.close()
@@ -127,11 +129,13 @@ class Refining:
         if code == 0:
             self._set(state="done", share=1.0, seconds_left=0)
         else:
-            said = " ".join("".join(complaints).split())
-            self._set(state="failed", seconds_left=None, error=said[-500:] or f"It ended with code {code}.")
+            message = " ".join("".join(errors).split())
+            self._set(
+                state="failed", seconds_left=None, error=message[-500:] or f"It ended with code {code}."
+            )
 
     def stop(self) -> None:
-        """End a refinement that is under way; what it learned is kept and can be taken up again."""
+        """Stop a running refinement. Its checkpoint is saved, so that it can be resumed."""
         with self._lock:
             self._stopped = True
         if self._process is not None and self._process.poll() is None:

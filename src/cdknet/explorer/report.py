@@ -1,4 +1,4 @@
-"""`report.html`: the explorer's page with its data inside, to be opened from disk and read."""
+"""`report.html`: the explorer's page with its data embedded, to be opened from disk, read-only."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from cdknet.explorer.session import Session
 STATIC = Path(__file__).parent / "static"
 LARGEST = 4_700_000  # bytes of the whole page
 MOST_THUMBNAILS = 20_000
-GREYS = 16  # levels of a grey thumbnail: enough to know a sample by, at half the size
+GREYS = 16  # levels of a grey thumbnail: enough to recognise a sample, at half the size
 
 
 def report_html(session: Session, *, largest: int = LARGEST) -> bytes:
-    """One page, read-only. As many thumbnails as `largest` allows: of the cards, then all over the map."""
+    """One read-only page with as many thumbnails as `largest` bytes allow: of the cards, then of the map."""
     data = report_data(session)
     page = STATIC / "index.html"
     if not page.is_file():
-        raise FileNotFoundError("The page must be part of the installation. It is not: install cdknet again.")
+        raise FileNotFoundError(
+            "index.html must be part of the installation. It is not: install cdknet again."
+        )
     without = _page(page.read_text(encoding="utf-8"), data)
     data["thumbs"] = _thumbs(session, data["classes"], largest - len(without))
     return _page(page.read_text(encoding="utf-8"), data)
 
 
 def report_data(session: Session) -> dict[str, Any]:
-    """Everything but pictures, in the form of the API's answers; arrays as base64 of the same bytes."""
+    """Everything but the thumbnails, in the form of the API's answers; arrays as base64 of the same bytes."""
     state = session.state()
     return {
         "run": {**session.about(), "read_only": True},
@@ -56,11 +58,11 @@ def _base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _thumbs(session: Session, classes: dict[str, Any], room: int) -> dict[str, Any] | None:
-    """A sprite of as many samples as fit into `room` bytes of base64."""
+def _thumbs(session: Session, classes: dict[str, Any], space: int) -> dict[str, Any] | None:
+    """A sprite of as many samples as fit into `space` bytes of base64."""
     if session.drawer is None:
         return None
-    rows = _worth_showing(session.run.places, classes)[:MOST_THUMBNAILS]
+    rows = _thumbnail_order(session.run.places, classes)[:MOST_THUMBNAILS]
     shape = session.run.sample_shape
     size = min(32, max(16, *shape[-2:])) if session.drawer.kind == "image" else 32
     count = len(rows)
@@ -68,26 +70,28 @@ def _thumbs(session: Session, classes: dict[str, Any], room: int) -> dict[str, A
         shown = sorted(rows[:count])
         columns = max(1, int(np.ceil(np.sqrt(count))))
         png = _small_png(session.drawer.sheet(shown, size, columns))
-        if len(png) * 4 / 3 + 8 * count <= room:
+        if len(png) * 4 / 3 + 8 * count <= space:
             return {"size": size, "columns": columns, "png": _base64(png), "samples": shown}
-        fits = room / (len(png) * 4 / 3 + 8 * count)
+        fits = space / (len(png) * 4 / 3 + 8 * count)
         count = int(count * min(0.95 * fits, 0.9)) if fits > 0 else 0
     return None
 
 
-def _worth_showing(places: NDArray[np.float32], classes: dict[str, Any]) -> list[int]:
-    """Samples on cards first; then the map square by square, so that hovering meets pictures everywhere."""
+def _thumbnail_order(places: NDArray[np.float32], classes: dict[str, Any]) -> list[int]:
+    """Samples on cards first, then evenly over the map, so that hovering finds pictures everywhere."""
     first = [i for card in classes.values() for i in (*card["central"], *card["unsure"], *card["outliers"])]
     cell = np.clip((places + 1) * 48, 0, 95).astype(np.int64) @ np.array([96, 1])
     order = np.argsort(cell, kind="stable")
     starts = np.flatnonzero(np.r_[True, np.diff(cell[order]) > 0])
-    turn = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))  # nth in its square
-    spread = order[np.argsort(turn, kind="stable")].tolist()
-    return list(dict.fromkeys([*first, *spread]))
+    turn = np.arange(len(order)) - np.repeat(
+        starts, np.diff(np.r_[starts, len(order)])
+    )  # nth sample of its cell
+    over_map = order[np.argsort(turn, kind="stable")].tolist()
+    return list(dict.fromkeys([*first, *over_map]))
 
 
 def _small_png(sheet: Image.Image) -> bytes:
-    """Few levels or colours, and zlib at its best."""
+    """A small PNG: few grey levels or colours, best compression."""
     if sheet.mode == "L":
         levels = np.round(np.asarray(sheet) / (255 / (GREYS - 1))).astype(np.uint8)
         small = Image.fromarray(levels).convert("P")
@@ -111,12 +115,12 @@ _OTHER_LINK = re.compile(r"<link\b[^>]*>")
 
 
 def _page(text: str, data: dict[str, Any]) -> bytes:
-    """The bundle's index.html with styles, scripts and data put inside, and nothing else allowed to run."""
+    """The bundle's index.html with styles, scripts and data inlined; its policy lets nothing else run."""
     hashes: dict[str, list[str]] = {"script": [], "style": []}
 
-    def inside(kind: str, name: str) -> str:
+    def inlined(kind: str, name: str) -> str:
         content = (STATIC / name).read_text(encoding="utf-8")
-        # Inside a string or a comment of the bundle these would end the element, or hide its end.
+        # In a string or a comment of the bundle these would close the element, or hide its end.
         content = re.sub(r"<(?=/script|/style|!--)", r"\\x3c", content, flags=re.IGNORECASE)
         digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
         hashes[kind].append(f"'sha256-{digest}'")
@@ -126,11 +130,11 @@ def _page(text: str, data: dict[str, Any]) -> bytes:
 
     def script(match: re.Match[str]) -> str:
         kind = ' type="module"' if "module" in match[1] + match[3] else ""
-        scripts.append(f"<script{kind}>{inside('script', match[2])}</script>")
+        scripts.append(f"<script{kind}>{inlined('script', match[2])}</script>")
         return ""
 
     text = _SCRIPT.sub(script, text)
-    text = _STYLE.sub(lambda m: f"<style>{inside('style', m[1])}</style>", text)
+    text = _STYLE.sub(lambda m: f"<style>{inlined('style', m[1])}</style>", text)
     text = _OTHER_LINK.sub("", text)
     allowed = "; ".join(f"{kind}-src {' '.join(known)}" for kind, known in hashes.items() if known)
     policy = f"default-src 'none'; {allowed}; img-src data: blob:; base-uri 'none'; form-action 'none'"

@@ -1,9 +1,8 @@
-"""What a person changed in a run: classes and assignments, and the actions on them.
+"""What a person changed in a run: classes, assignments, and the actions on them.
 
-A `Review` is the state: the class of every sample, and what each class is called. `resolve` turns what a
-person asks for into an action that is complete (ids and parts chosen), `change_of` says what that action does
-to a state, and `Change` can be applied forwards and backwards. All of this is plain data;
-`cdknet.explorer.journal` keeps it.
+A `Review` is the state: the class of every sample, and the name of every class. `resolve` turns a request
+into a complete action (ids, names and parts chosen), `change_of` computes what that action does to a state,
+and a `Change` can be applied and reverted. All of this is plain data; `cdknet.explorer.journal` saves it.
 """
 
 from __future__ import annotations
@@ -18,39 +17,40 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-REJECTED = 65535  # the class of samples that are noise
-MOST_CLASSES = 60_000  # ids are 16-bit numbers and never used twice
+from cdknet.runs.format import MOST_CLASSES
+
+REJECTED = 65535  # the class id of samples that are noise
 LONGEST_NAME, LONGEST_NOTE, MOST_PARTS = 100, 4000, 20
 
 Rows = NDArray[np.int64]
 Ids = NDArray[np.uint16]
 Action = dict[str, Any]
-# Class of samples, number of parts -> part 0 ... k - 1 of each sample, largest part first.
+# Rows of a class, number of parts k -> part 0 ... k - 1 of each row, largest part first.
 Splitter = Callable[[Rows, int], NDArray[np.integer[Any]]]
 
 
 class ReviewError(ValueError):
-    """An action that cannot be done. The state is as it was."""
+    """An action that is not possible. The state is unchanged."""
 
 
 @dataclass(frozen=True)
 class ClassRecord:
-    """What is known of a class apart from its samples."""
+    """What is known about a class apart from its samples."""
 
     name: str
     kind: str  # "old" or "new"
     note: str = ""
-    dismissed: frozenset[int] = frozenset()  # hints not to show: to split (its own id), to merge with (id)
+    dismissed: frozenset[int] = frozenset()  # hidden hints: to split (its own id), to merge with (id)
 
 
 @dataclass
 class Review:
-    """The class of every sample (`REJECTED` for noise) and the classes by id. `next_id` only ever grows."""
+    """The class of every sample (`REJECTED` for noise), and the classes by id. `next_id` never decreases."""
 
     assignment: Ids  # (n,)
     classes: dict[int, ClassRecord]
     next_id: int
-    names: set[str] = field(default_factory=set)  # every name that a class ever had; only ever grows
+    names: set[str] = field(default_factory=set)  # every name that a class ever had
 
     def __post_init__(self) -> None:
         self.names |= {record.name for record in self.classes.values()}
@@ -65,7 +65,7 @@ class Review:
         ids: Sequence[int] | None = None,
         next_id: int | None = None,
     ) -> Review:
-        """The state of a run that nobody has reviewed. `ids` where classes kept those of an earlier run."""
+        """The state before any review. `ids` are given if the classes keep those of an earlier run."""
         numbers = list(range(len(names))) if ids is None else list(ids)
         records = {
             number: ClassRecord(str(name), "old" if index < n_old else "new")
@@ -81,23 +81,23 @@ class Review:
         return np.flatnonzero(self.assignment == class_id)
 
     def dismissed(self, class_id: int, hint: str, other: int | None) -> bool:
-        """Whether a person did not want to see this hint, and neither class has changed since."""
+        """Whether a person dismissed this hint and neither class has changed since."""
         pair = [(class_id, class_id)] if hint == "split" else [(class_id, other), (other, class_id)]
         return all(b in self.classes[a].dismissed for a, b in pair)  # type: ignore[index]
 
     def same_as(self, other: Review) -> bool:
-        """Whether samples and classes are the same; ids that were once given out do not count."""
+        """Whether samples and classes are the same. Ids that were used in between do not count."""
         return self.classes == other.classes and np.array_equal(self.assignment, other.assignment)
 
 
 class Change(NamedTuple):
-    """What an action does to a state, both ways."""
+    """What an action does to a state, forwards and backwards."""
 
     rows: Rows
     before: Ids
     after: Ids
     classes: dict[int, tuple[ClassRecord | None, ClassRecord | None]]  # id -> before, after
-    next_id: int  # the least id that is free after it
+    next_id: int  # the smallest unused id afterwards
     summary: str
 
     def apply(self, review: Review) -> None:
@@ -120,7 +120,7 @@ class Change(NamedTuple):
 
     @property
     def regrouped(self) -> set[int]:
-        """Classes that samples join or leave."""
+        """Classes that gain or lose samples."""
         return set(np.unique(self.before).tolist()) | set(np.unique(self.after).tolist())
 
     @property
@@ -129,46 +129,46 @@ class Change(NamedTuple):
         return sorted((self.regrouped | self.classes.keys()) - {REJECTED})
 
 
-# From what a person asks to what happens
+# From a request to a change
 
 
 KINDS = ("rename", "merge", "split", "move", "mark_old", "reject", "note", "dismiss")
 
 
 def resolve(review: Review, asked: Mapping[str, Any], splitter: Splitter) -> Action:
-    """`asked` with everything decided that replaying must not decide again: new ids, names, parts."""
+    """The request with every choice made that a replay must not make again: new ids, names, parts."""
     kind = asked.get("kind")
     if kind == "split":
-        class_id, k = _known(review, asked.get("class")), _number(asked.get("k"))
+        class_id, k = _class_id(review, asked.get("class")), _part_count(asked.get("k"))
         members = review.members(class_id)
         if len(members) < 2:
             raise ReviewError(f"A class must have at least 2 samples to be split. Got {len(members)}.")
         most = min(MOST_PARTS, len(members))
         if not 2 <= k <= most:
             raise ReviewError(
-                f"k must be from 2 to {most}, at most {MOST_PARTS} and the samples of the class. Got {k}."
+                f"k must be from 2 to {most}: at most {MOST_PARTS}, and one sample per part. Got {k}."
             )
         parts = np.asarray(splitter(members, k))
         found = len(np.unique(parts))
         if found < k:
             raise ReviewError(
-                f"k must be at most the number of groups that can be told apart. Got {k}; found {found}."
+                f"k must be at most the number of groups that can be separated. Got {k}, but found {found}."
             )
-        ids = _fresh(review, k - 1)
+        ids = _unused_ids(review, k - 1)
         stem = review.classes[class_id].name
-        names = _free_names(review, [f"{_cut(stem)} ({j + 2})" for j in range(k - 1)], stem)
+        names = _unused_names(review, [f"{_shortened(stem)} ({j + 2})" for j in range(k - 1)], stem)
         packed = base64.b64encode(zlib.compress(parts.astype(np.uint8).tobytes(), 6)).decode()
         return {"kind": "split", "class": class_id, "k": k, "ids": ids, "names": names, "parts": packed}
     if kind == "move" and asked.get("to") is None:
         rows = _rows(review, asked.get("samples"))
         name = asked.get("name")
-        name = _free_names(review, [], "")[0] if name is None else _name(review, name)
-        return {"kind": "move", "samples": rows.tolist(), "to": _fresh(review, 1)[0], "name": name}
+        name = _unused_names(review, [], "")[0] if name is None else _name(review, name)
+        return {"kind": "move", "samples": rows.tolist(), "to": _unused_ids(review, 1)[0], "name": name}
     if kind == "move":
         if asked.get("name") is not None:
-            raise ReviewError("name must be left out when samples move to a class that is there.")
+            raise ReviewError("name must be left out when samples move to an existing class.")
         rows = _rows(review, asked.get("samples"))
-        return {"kind": "move", "samples": rows.tolist(), "to": _known(review, asked["to"])}
+        return {"kind": "move", "samples": rows.tolist(), "to": _class_id(review, asked["to"])}
     if kind not in KINDS:
         raise ReviewError(f"kind must be one of {', '.join(KINDS)}. Got {str(kind)[:40]!r}.")
     if kind == "reject" and None not in (asked.get("samples"), asked.get("class")):
@@ -185,7 +185,7 @@ def resolve(review: Review, asked: Mapping[str, Any], splitter: Splitter) -> Act
 
 
 def change_of(review: Review, action: Mapping[str, Any]) -> Change:
-    """What a resolved action does to `review`. A function of the two and nothing else."""
+    """What a resolved action does to `review`. It depends on these two and nothing else."""
     kind = action.get("kind")
     if kind not in KINDS:
         raise ReviewError(f"kind must be one of {', '.join(KINDS)}. Got {str(kind)[:40]!r}.")
@@ -193,25 +193,25 @@ def change_of(review: Review, action: Mapping[str, Any]) -> Change:
 
 
 def _rename(review: Review, action: Mapping[str, Any]) -> Change:
-    class_id = _known(review, action["class"])
+    class_id = _class_id(review, action["class"])
     record = review.classes[class_id]
-    name = _name(review, action["name"], besides=class_id)
+    name = _name(review, action["name"], except_for=class_id)
     if name == record.name:
-        raise ReviewError(f"name must be another one to change something. Got {name!r}, which it has.")
+        raise ReviewError(f"name must differ from the present name. Got {name!r} again.")
     return _change(
         review, {class_id: (record, replace(record, name=name))}, summary=f"{record.name} is now {name}"
     )
 
 
 def _merge(review: Review, action: Mapping[str, Any]) -> Change:
-    into, listed = _known(review, action["into"]), action["classes"]
+    into, listed = _class_id(review, action["into"]), action["classes"]
     if not isinstance(listed, Sequence) or isinstance(listed, str):
         raise ReviewError(f"classes must be a list of class ids. Got {type(listed).__name__}.")
-    others = sorted({_known(review, c) for c in listed} - {into})
+    others = sorted({_class_id(review, c) for c in listed} - {into})
     if not others:
         raise ReviewError("classes must name at least one class besides into. Got none.")
     for class_id in others:
-        _must_be(review, class_id, "new", "be merged into another")
+        _check_kind(review, class_id, "new", "be merged into another")
     rows = np.flatnonzero(np.isin(review.assignment, np.array(others, dtype=np.uint16)))
     names = ", ".join(review.classes[c].name for c in others)
     return _change(
@@ -219,17 +219,17 @@ def _merge(review: Review, action: Mapping[str, Any]) -> Change:
         {c: (review.classes[c], None) for c in others},
         rows,
         into,
-        f"{names} merged into {review.classes[into].name}: {_count(rows)}",
+        f"{names} merged into {review.classes[into].name}: {_n_samples(rows)}",
     )
 
 
 def _split(review: Review, action: Mapping[str, Any]) -> Change:
-    class_id = _known(review, action["class"])
+    class_id = _class_id(review, action["class"])
     ids, names = [_new_id(review, i) for i in action["ids"]], action["names"]
     rows = review.members(class_id)
     parts = np.frombuffer(zlib.decompress(base64.b64decode(action["parts"])), dtype=np.uint8)
     if len(parts) != len(rows) or len(names) != len(ids) or (len(parts) and parts.max() > len(ids)):
-        raise ReviewError("parts must say the part of each sample of the class. Got something else.")
+        raise ReviewError("parts must assign every sample of the class to a part. Got something else.")
     moved = parts > 0
     after = np.array([class_id, *ids], dtype=np.uint16)[parts[moved]]
     record = review.classes[class_id]
@@ -239,7 +239,7 @@ def _split(review: Review, action: Mapping[str, Any]) -> Change:
         {i: (None, ClassRecord(name, "new")) for i, name in zip(ids, names, strict=True)},
         rows[moved],
         after,
-        f"{record.name} split in {len(ids) + 1}: {', '.join(map(str, sizes))} samples",
+        f"{record.name} split into {len(ids) + 1}: {', '.join(map(str, sizes))} samples",
     )
 
 
@@ -250,18 +250,18 @@ def _move(review: Review, action: Mapping[str, Any]) -> Change:
         to, name = _new_id(review, to), _name(review, name)
         records[to] = (None, ClassRecord(name, "new"))
     else:
-        to = _known(review, to)
+        to = _class_id(review, to)
         name = review.classes[to].name
         rows = rows[review.assignment[rows] != to]
         if not len(rows):
             raise ReviewError(f"samples must be of other classes to be moved. Got only samples of {name}.")
-    return _change(review, records, rows, to, f"{_count(rows)} moved to {name}")
+    return _change(review, records, rows, to, f"{_n_samples(rows)} moved to {name}")
 
 
 def _mark_old(review: Review, action: Mapping[str, Any]) -> Change:
-    class_id, old = _known(review, action["class"]), _known(review, action["old"])
-    _must_be(review, class_id, "new", "be marked as an old one")
-    _must_be(review, old, "old", "be what another is marked as")
+    class_id, old = _class_id(review, action["class"]), _class_id(review, action["old"])
+    _check_kind(review, class_id, "new", "be marked as an old one")
+    _check_kind(review, old, "old", "be chosen as the old class")
     rows = review.members(class_id)
     record = review.classes[class_id]
     return _change(
@@ -269,7 +269,7 @@ def _mark_old(review: Review, action: Mapping[str, Any]) -> Change:
         {class_id: (record, None)},
         rows,
         old,
-        f"{record.name} is the old class {review.classes[old].name}: {_count(rows)}",
+        f"{record.name} is the old class {review.classes[old].name}: {_n_samples(rows)}",
     )
 
 
@@ -280,37 +280,38 @@ def _reject(review: Review, action: Mapping[str, Any]) -> Change:
         rows = rows[review.assignment[rows] != REJECTED]
         if not len(rows):
             raise ReviewError("samples must not be rejected yet. Got only rejected ones.")
-        return _change(review, records, rows, REJECTED, f"{_count(rows)} rejected as noise")
-    class_id = _known(review, action.get("class"))
+        return _change(review, records, rows, REJECTED, f"{_n_samples(rows)} rejected as noise")
+    class_id = _class_id(review, action.get("class"))
     record, rows = review.classes[class_id], review.members(class_id)
     if record.kind == "new":
         records[class_id] = (record, None)
     elif not len(rows):
         raise ReviewError(f"class must have samples to be rejected. Got {record.name}, which has none.")
-    return _change(review, records, rows, REJECTED, f"{record.name} rejected as noise, with {_count(rows)}")
+    summary = f"{record.name} rejected as noise, with {_n_samples(rows)}"
+    return _change(review, records, rows, REJECTED, summary)
 
 
 def _note(review: Review, action: Mapping[str, Any]) -> Change:
-    class_id, text = _known(review, action["class"]), action["text"]
+    class_id, text = _class_id(review, action["class"]), action["text"]
     if not isinstance(text, str) or len(text) > LONGEST_NOTE or not _encodable(text):
-        raise ReviewError(f"text must be text of at most {LONGEST_NOTE} characters. Got another thing.")
+        raise ReviewError(f"text must be a string of at most {LONGEST_NOTE} characters. Got something else.")
     record = review.classes[class_id]
     if text == record.note:
-        raise ReviewError("text must be another note to change something. Got the one that is there.")
+        raise ReviewError("text must differ from the present note. Got the same.")
     return _change(
         review,
         {class_id: (record, replace(record, note=text))},
-        summary=f"note on {record.name}" if text else f"note on {record.name} taken away",
+        summary=f"note on {record.name}" if text else f"note on {record.name} removed",
     )
 
 
 def _dismiss(review: Review, action: Mapping[str, Any]) -> Change:
-    class_id, hint = _known(review, action["class"]), action["hint"]
+    class_id, hint = _class_id(review, action["class"]), action["hint"]
     if hint not in ("split", "merge"):
         raise ReviewError(f"hint must be split or merge. Got {str(hint)[:40]!r}.")
-    other = _known(review, action.get("with")) if hint == "merge" else class_id
+    other = _class_id(review, action.get("with")) if hint == "merge" else class_id
     if hint == "merge" and other == class_id:
-        raise ReviewError("with must be another class than class. Got the same.")
+        raise ReviewError("with must be another class. Got the same as class.")
     if review.dismissed(class_id, hint, other):
         raise ReviewError("hint must be one that is shown. Got one that was dismissed already.")
     records = {a: review.classes[a] for a in (class_id, other)}
@@ -319,9 +320,7 @@ def _dismiss(review: Review, action: Mapping[str, Any]) -> Change:
     return _change(
         review,
         {i: (r, replace(r, dismissed=r.dismissed | {pairs[i]})) for i, r in records.items()},
-        summary=f"hint to split {a} dismissed"
-        if hint == "split"
-        else f"hint that {a} and {b} are one dismissed",
+        summary=f"hint to split {a} dismissed" if hint == "split" else f"hint to merge {a} and {b} dismissed",
     )
 
 
@@ -346,62 +345,62 @@ def _change(
 ) -> Change:
     rows = np.zeros(0, dtype=np.int64) if rows is None else rows
     target = np.broadcast_to(np.asarray(after, dtype=np.uint16), rows.shape)
-    least = max([review.next_id, *(i + 1 for i in classes)])
+    next_id = max([review.next_id, *(i + 1 for i in classes)])
     before = review.assignment[rows]
-    for class_id in {*before.tolist(), *target.tolist()} & review.classes.keys():  # its hints are new ones
+    for class_id in {*before.tolist(), *target.tolist()} & review.classes.keys():  # its hints change
         old, new = classes.get(class_id, (review.classes[class_id], review.classes[class_id]))
         if new is not None and new.dismissed:
             classes[class_id] = (old, replace(new, dismissed=frozenset()))
-    return Change(rows, before, target, classes, least, summary)
+    return Change(rows, before, target, classes, next_id, summary)
 
 
-def _whole(value: object) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _number(value: Any) -> int:
-    if not _whole(value):
-        raise ReviewError(f"A whole number must be there. Got {str(value)[:40]!r}.")
+def _part_count(value: Any) -> int:
+    if not _is_whole(value):
+        raise ReviewError(f"k must be a whole number. Got {str(value)[:40]!r}.")
     return int(value)
 
 
-def _known(review: Review, class_id: Any) -> int:
-    if not _whole(class_id) or class_id not in review.classes:
-        raise ReviewError(f"class must be the id of a class that is there. Got {str(class_id)[:40]}.")
+def _class_id(review: Review, class_id: Any) -> int:
+    if not _is_whole(class_id) or class_id not in review.classes:
+        raise ReviewError(f"class must be the id of an existing class. Got {str(class_id)[:40]}.")
     return int(class_id)
 
 
-def _must_be(review: Review, class_id: int, kind: str, what: str) -> None:
+def _check_kind(review: Review, class_id: int, kind: str, what: str) -> None:
     record = review.classes[class_id]
     if record.kind != kind:
         raise ReviewError(f"A class must be {kind} to {what}. Got {record.name!r}, which is {record.kind}.")
 
 
 def _new_id(review: Review, class_id: Any) -> int:
-    if not _whole(class_id) or class_id in review.classes or not 0 <= class_id < MOST_CLASSES:
-        raise ReviewError(f"A new class needs an id of its own. Got {str(class_id)[:40]}.")
+    if not _is_whole(class_id) or class_id in review.classes or not 0 <= class_id < MOST_CLASSES:
+        raise ReviewError(f"A new class must have an unused id. Got {str(class_id)[:40]}.")
     return int(class_id)
 
 
-def _fresh(review: Review, count: int) -> list[int]:
+def _unused_ids(review: Review, count: int) -> list[int]:
     if review.next_id + count > MOST_CLASSES:
-        raise ReviewError(f"There can be at most {MOST_CLASSES} classes in all. Refine, and go on there.")
+        raise ReviewError(f"There can be at most {MOST_CLASSES} classes. Refine the run and continue there.")
     return list(range(review.next_id, review.next_id + count))
 
 
 def _rows(review: Review, samples: Any) -> Rows:
     n = len(review.assignment)
     if not isinstance(samples, Sequence) or isinstance(samples, str) or not len(samples):
-        raise ReviewError("samples must be a list with the numbers of at least one sample.")
-    if not all(_whole(i) and 0 <= i < n for i in samples):
-        raise ReviewError(f"samples must be whole numbers from 0 to {n - 1}. Got others among them.")
+        raise ReviewError("samples must be a list of at least one row number.")
+    if not all(_is_whole(i) and 0 <= i < n for i in samples):
+        raise ReviewError(f"samples must be whole numbers from 0 to {n - 1}. Got other values.")
     return np.unique(np.asarray(samples, dtype=np.int64))
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def _name(review: Review, asked: Any, besides: int | None = None) -> str:
+def _name(review: Review, asked: Any, except_for: int | None = None) -> str:
     name = asked.strip() if isinstance(asked, str) else ""
     if not 1 <= len(name) <= LONGEST_NAME or _CONTROL.search(name) or not _encodable(name):
         raise ReviewError(
@@ -411,16 +410,16 @@ def _name(review: Review, asked: Any, besides: int | None = None) -> str:
     if name == "-1":
         raise ReviewError("name must not be -1, which stands for unlabelled. Choose another.")
     for class_id, record in review.classes.items():
-        if record.name == name and class_id != besides:
+        if record.name == name and class_id != except_for:
             raise ReviewError(
-                f"name must be of one class only. Got {name!r}, the name of class {class_id}. "
-                "Choose another, or merge the two."
+                f"name must be unique. Got {name!r}, the name of class {class_id}. "
+                "Choose another name, or merge the two classes."
             )
     return name
 
 
 def _encodable(text: str) -> bool:
-    """Half of a surrogate pair is no text: no file can hold it."""
+    """Whether a file can hold the text: half of a surrogate pair cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -428,22 +427,22 @@ def _encodable(text: str) -> bool:
     return True
 
 
-def _cut(stem: str) -> str:
+def _shortened(stem: str) -> str:
     return stem[: LONGEST_NAME - 8]
 
 
-def _free_names(review: Review, wanted: Sequence[str], stem: str) -> list[str]:
-    """The wanted names, or others like them where a class ever had one; with none wanted, one like new-7."""
+def _unused_names(review: Review, wanted: Sequence[str], stem: str) -> list[str]:
+    """The wanted names, or similar ones if a class ever had that name. None wanted: one like new-7."""
     taken, out = set(review.names), []
     k = len(wanted) + 1 if stem else 0
     for name in wanted or [""]:
         while not name or name in taken:
             k += 1
-            name = f"{_cut(stem)} ({k})" if stem else f"new-{k}"
+            name = f"{_shortened(stem)} ({k})" if stem else f"new-{k}"
         taken.add(name)
         out.append(name)
     return out
 
 
-def _count(rows: Rows) -> str:
+def _n_samples(rows: Rows) -> str:
     return f"{len(rows)} sample{'' if len(rows) == 1 else 's'}"

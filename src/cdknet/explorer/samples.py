@@ -1,4 +1,4 @@
-"""Pictures of samples as PNG: an image as it is, I/Q as trace, constellation and spectrogram, else bars."""
+"""Samples as PNG: an image as it is, I/Q as trace, constellation and spectrogram, a vector as bars."""
 
 from __future__ import annotations
 
@@ -11,41 +11,37 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from cdknet.inputs.kind import kind_of
+
 PAPER, GRID = "#ffffff", "#dcdcd8"
 IN_PHASE, QUADRATURE, BAR = "#1f5fa8", "#c35200", "#1f5fa8"
 MOST_BARS = 240
-# Six stops of matplotlib's viridis, between which colours are mixed.
+# Six colours of matplotlib's viridis; the others are interpolated.
 _STOPS = ((68, 1, 84), (65, 68, 135), (42, 120, 142), (34, 168, 132), (122, 209, 81), (253, 231, 37))
 VIRIDIS = np.stack(
     [np.interp(np.linspace(0, 5, 256), np.arange(6), [s[c] for s in _STOPS]) for c in range(3)], axis=1
 ).astype(np.uint8)
 
 
-def kind_of(shape: tuple[int, ...]) -> str:
-    """ "radio" for I/Q (2, length), "image" for what has two sides of some size, "vector" for the rest."""
-    if len(shape) == 2 and shape[0] == 2 and shape[1] >= 32:
-        return "radio"
-    return "image" if len(shape) in (2, 3) and min(shape[-2:]) >= 6 else "vector"
-
-
 class Drawer:
-    """Draws samples of one set. Values of all of them share one range, so that brightness means the same."""
+    """Draws samples of one run. All share one range of values, so that brightness is comparable."""
 
     def __init__(self, samples: NDArray[Any]) -> None:
         self.samples = samples
-        self.kind = kind_of(tuple(samples.shape[1:]))
+        self.kind = kind_of(tuple(samples.shape[1:])).shown_as  # "image", "radio" or "vector"
         some = np.asarray(samples[:: max(1, len(samples) // 500)], dtype=np.float32)
         if samples.dtype == np.uint8 and self.kind == "image":
             top = float(some.max())
-            self.low, self.high = np.zeros(1), np.full(1, 255.0 if top > 100 else max(top, 1.0))  # 16: digits
-        elif self.kind == "vector":  # columns of a table have ranges of their own
+            # Some sets do not use all of 0 ... 255: digits go up to 16.
+            self.low, self.high = np.zeros(1), np.full(1, 255.0 if top > 100 else max(top, 1.0))
+        elif self.kind == "vector":  # each column of a table has its own range
             flat = some.reshape(len(some), -1)
             self.low, self.high = flat.min(axis=0), flat.max(axis=0)
         else:
             self.low, self.high = np.array([some.min()]), np.array([some.max()])
 
     def picture(self, row: int) -> bytes:
-        """One sample, large enough to look at closely (an image at its own size)."""
+        """One sample in detail; an image at its own size."""
         sample = np.asarray(self.samples[row])
         if self.kind == "image":
             return png(self._image(sample))
@@ -58,8 +54,8 @@ class Drawer:
             image = self._image(sample)
             scale = size / max(image.size)
             fitted = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
-            how = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
-            image = image.resize(fitted, how)
+            resampling = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
+            image = image.resize(fitted, resampling)
             if fitted == (size, size):
                 return image
             square = Image.new(image.mode, (size, size), PAPER if image.mode == "RGB" else 255)
@@ -70,7 +66,7 @@ class Drawer:
         return self._bars(sample, size, size)
 
     def sheet(self, rows: Sequence[int], size: int, columns: int | None = None) -> Image.Image:
-        """Thumbnails in the order of `rows`: in one line, or in lines of `columns`."""
+        """Thumbnails in the order of `rows`, with `columns` per line; by default all in one line."""
         columns = columns or max(len(rows), 1)
         colour = self.kind != "image" or self._image(np.asarray(self.samples[0])).mode == "RGB"
         lines = max(1, math.ceil(len(rows) / columns))
@@ -89,7 +85,7 @@ class Drawer:
         return Image.fromarray(np.ascontiguousarray(sample))
 
     def _bars(self, sample: NDArray[Any], width: int, height: int) -> Image.Image:
-        """A bar a value, from the middle of the column's range; where they are many, means of neighbours."""
+        """One bar per value, from the middle of its column's range. Many values are averaged in groups."""
         span = np.maximum(self.high - self.low, 1e-12)
         level = np.clip((np.asarray(sample, dtype=np.float32).ravel() - self.low) / span, 0, 1)
         most = min(MOST_BARS, width // 2)
@@ -114,7 +110,7 @@ def png(image: Image.Image) -> bytes:
 
 
 def _constellation(sample: NDArray[Any], size: int) -> Image.Image:
-    """I to the right, Q upwards."""
+    """A scatter plot of I (right) and Q (up)."""
     image = Image.new("RGB", (size, size), PAPER)
     draw = ImageDraw.Draw(image)
     half = size / 2
@@ -129,7 +125,7 @@ def _constellation(sample: NDArray[Any], size: int) -> Image.Image:
 
 
 def _radio(sample: NDArray[Any]) -> Image.Image:
-    """The trace above; constellation and spectrogram below."""
+    """The trace at the top, constellation and spectrogram below it."""
     side, width, gap = 180, 480, 8
     image = Image.new("RGB", (width, 2 * side + gap), PAPER)
     draw = ImageDraw.Draw(image)
@@ -148,7 +144,7 @@ def _radio(sample: NDArray[Any]) -> Image.Image:
 
 
 def _spectrogram(values: NDArray[Any]) -> Image.Image:
-    """Time to the right, frequency upwards with the carrier in the middle, 50 dB from dark to light."""
+    """Time to the right, frequency up with the carrier in the middle, 50 dB from dark to light."""
     signal = values[0] + 1j * values[1]
     window = int(min(64, 2 ** int(np.log2(max(len(signal) // 3, 8)))))
     step = max(1, window // 8)

@@ -1,4 +1,4 @@
-"""The explorer's server: the API below /api/ and the page, behind the `Doorkeeper`."""
+"""The explorer's server: the API under /api/ and the page, behind `Auth`."""
 
 from __future__ import annotations
 
@@ -22,116 +22,17 @@ from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 import cdknet
-from cdknet.explorer.auth import Doorkeeper
+from cdknet.explorer.auth import Auth
 from cdknet.explorer.journal import Done, Stale
 from cdknet.explorer.refining import Refining
 from cdknet.explorer.review import ReviewError
+from cdknet.explorer.schema import ActionBody, Answer, Conflict, Problem, RefineBody, RevisionBody
 from cdknet.explorer.session import FORMATS, NotThere, Session
 
 STATIC = Path(__file__).parent / "static"
-
-# What may be asked. The review itself says what an action must be like; here is its outer form.
-
-
-class Asked(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-Number = Annotated[int, Field(ge=0, le=2**31 - 1)]
-
-
-class Rename(Asked):
-    kind: Literal["rename"]
-    class_: Number = Field(alias="class")
-    name: str
-
-
-class Merge(Asked):
-    kind: Literal["merge"]
-    classes: list[Number]
-    into: Number
-
-
-class Split(Asked):
-    kind: Literal["split"]
-    class_: Number = Field(alias="class")
-    k: Number
-
-
-class Move(Asked):
-    kind: Literal["move"]
-    samples: list[Number]
-    to: Number | None
-    name: str | None = None
-
-
-class MarkOld(Asked):
-    kind: Literal["mark_old"]
-    class_: Number = Field(alias="class")
-    old: Number
-
-
-class Reject(Asked):
-    kind: Literal["reject"]
-    samples: list[Number] | None = None
-    class_: Number | None = Field(default=None, alias="class")
-
-
-class Note(Asked):
-    kind: Literal["note"]
-    class_: Number = Field(alias="class")
-    text: str
-
-
-class Dismiss(Asked):
-    kind: Literal["dismiss"]
-    class_: Number = Field(alias="class")
-    hint: Literal["split", "merge"]
-    with_: Number | None = Field(default=None, alias="with")
-
-
-Action = Annotated[
-    Rename | Merge | Split | Move | MarkOld | Reject | Note | Dismiss, Field(discriminator="kind")
-]
-
-
-class ActionAsked(Asked):
-    revision: Number
-    action: Action
-
-
-class TurnAsked(Asked):
-    revision: Number
-
-
-class RefineAsked(Asked):
-    out: str
-
-
-class Changed(BaseModel):
-    samples: int
-    classes: list[int]
-
-
-class Answer(BaseModel):
-    """What an action, an undo or a redo did."""
-
-    revision: int
-    summary: str
-    changed: Changed
-
-
-class Problem(BaseModel):
-    error: str
-
-
-class Conflict(Problem):
-    revision: int
-
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 403, 404, 405, 413, 415, 421, 422)
@@ -139,7 +40,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 BINARY: dict[int | str, dict[str, Any]] = {200: {"content": {"application/octet-stream": {}}}}
 PNG: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/png": {}}},
-    304: {"description": "As before."},
+    304: {"description": "Not modified."},
 }
 WRITES: dict[int | str, dict[str, Any]] = {409: {"model": Conflict}}
 ClassId = Annotated[int, InPath(ge=0, le=65535)]
@@ -148,7 +49,7 @@ Offset = Annotated[int, Query(ge=0, le=2**31 - 1)]
 
 
 def make_app(session: Session) -> FastAPI:
-    """The routes, over a session. `Doorkeeper` goes around it."""
+    """The routes of a session. `Auth` wraps the app."""
     app = FastAPI(
         title="cdknet explorer",
         version=cdknet.__version__,
@@ -158,26 +59,26 @@ def make_app(session: Session) -> FastAPI:
         responses=PROBLEMS,
     )
     app.state.closing = asyncio.Event()
-    held = (session.run.folder / "samples.npy").exists()  # else they were named again with --data
+    stored = session.run.contents.samples is not None  # else they were passed with --data
     app.state.refining = refining = Refining(
-        session.run.folder, None if held else session.run.samples, why_not=session.cannot_refine
+        session.run.folder, None if stored else session.run.samples, why_not=session.cannot_refine
     )
     tag = session.run.digest[:16]
-    _say_errors_in_json(app)
+    _answer_errors_in_json(app)
 
-    def writable() -> None:
+    def check_writable() -> None:
         if session.read_only:
-            raise HTTPException(403, "The review must be writable to be changed. It is read-only.")
+            raise HTTPException(403, "The review must be writable. It is read-only.")
 
-    def done(answer: Done) -> dict[str, Any]:
-        changed = {"samples": answer.samples, "classes": answer.classes}
-        return {"revision": answer.revision, "summary": answer.summary, "changed": changed}
+    def answer(done: Done) -> dict[str, Any]:
+        changed = {"samples": done.samples, "classes": done.classes}
+        return {"revision": done.revision, "summary": done.summary, "changed": changed}
 
     def binary(content: bytes, **headers: str) -> Response:
         return Response(content, media_type="application/octet-stream", headers=headers)
 
-    def unchanging(request: Request, name: str, draw: Callable[[], bytes]) -> Response:
-        """A picture, unless the browser has it: samples never change, but another run may take this port."""
+    def cached_png(request: Request, name: str, draw: Callable[[], bytes]) -> Response:
+        """A picture, unless the browser has it. The tag names the run, as another may use the port later."""
         etag = f'"{hashlib.sha256(f"{tag} {name}".encode()).hexdigest()[:24]}"'
         headers = {"etag": etag, "cache-control": "private, no-cache"}
         if request.headers.get("if-none-match") == etag:
@@ -232,7 +133,7 @@ def make_app(session: Session) -> FastAPI:
 
     @app.get("/api/samples/{row}/picture", response_class=Response, responses=PNG)
     def picture(request: Request, row: Row) -> Response:
-        return unchanging(request, f"picture {row}", lambda: session.picture(row))
+        return cached_png(request, f"picture {row}", lambda: session.picture(row))
 
     @app.get("/api/sheet", response_class=Response, responses=PNG)
     def sheet(
@@ -241,27 +142,27 @@ def make_app(session: Session) -> FastAPI:
         size: Annotated[int, Query(ge=8, le=256)] = 48,
     ) -> Response:
         rows = [int(part) for part in samples.split(",")]
-        return unchanging(request, f"sheet {size} {samples}", lambda: session.sheet(rows, size))
+        return cached_png(request, f"sheet {size} {samples}", lambda: session.sheet(rows, size))
 
     @app.get("/api/search")
     def search(q: Annotated[str, Query(max_length=200)]) -> dict[str, Any]:
         return session.search(q)
 
     @app.post("/api/actions", responses=WRITES, response_model=Answer)
-    def actions(body: ActionAsked) -> dict[str, Any]:
-        writable()
-        asked = body.action.model_dump(by_alias=True, exclude_unset=True)
-        return done(session.act(body.revision, asked))
+    def actions(body: ActionBody) -> dict[str, Any]:
+        check_writable()
+        action = body.action.model_dump(by_alias=True, exclude_unset=True)
+        return answer(session.act(body.revision, action))
 
     @app.post("/api/undo", responses=WRITES, response_model=Answer)
-    def undo(body: TurnAsked) -> dict[str, Any]:
-        writable()
-        return done(session.undo(body.revision))
+    def undo(body: RevisionBody) -> dict[str, Any]:
+        check_writable()
+        return answer(session.undo(body.revision))
 
     @app.post("/api/redo", responses=WRITES, response_model=Answer)
-    def redo(body: TurnAsked) -> dict[str, Any]:
-        writable()
-        return done(session.redo(body.revision))
+    def redo(body: RevisionBody) -> dict[str, Any]:
+        check_writable()
+        return answer(session.redo(body.revision))
 
     @app.get("/api/journal")
     def journal(offset: Offset = 0, limit: Annotated[int, Query(ge=0, le=1000)] = 100) -> dict[str, Any]:
@@ -286,8 +187,8 @@ def make_app(session: Session) -> FastAPI:
         return Response(content, media_type=FORMATS[format], headers={"content-disposition": disposition})
 
     @app.post("/api/refine", status_code=202)
-    def refine(body: RefineAsked) -> dict[str, Any]:
-        writable()
+    def refine(body: RefineBody) -> dict[str, Any]:
+        check_writable()
         refining.start(body.out)
         return refining.status()
 
@@ -307,13 +208,15 @@ def make_app(session: Session) -> FastAPI:
 
 
 def _static(name: str) -> Response:
-    """A file of the bundle, by its exact name in the list of them: no path is ever built from a request."""
+    """A file of the bundle, looked up by its exact name: no path is ever built from a request."""
     files = {
         p.relative_to(STATIC).as_posix(): p for p in STATIC.rglob("*") if p.is_file() and not p.is_symlink()
     }
     if name not in files:
         if name == "index.html":
-            raise HTTPException(404, "The page is not in this installation. The API below /api/ is.")
+            raise HTTPException(
+                404, "The page is not part of this installation. Only the API under /api/ is."
+            )
         raise HTTPException(404, "There is no such file.")
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
     if name.endswith(".js"):
@@ -322,8 +225,8 @@ def _static(name: str) -> Response:
 
 
 async def _events(app: FastAPI, session: Session) -> AsyncIterator[bytes]:
-    """{"revision", "summary"} at once and on each change, by whomever; {"refine": {...}} on progress."""
-    sent_revision, sent_refine, quiet = -1, None, 0.0
+    """{"revision", "summary"} at the start and on each change; {"refine": {...}} on progress."""
+    sent_revision, sent_refine, silent_for = -1, None, 0.0
     while not app.state.closing.is_set():
         out: list[dict[str, Any]] = []
         revision, summary = await asyncio.to_thread(session.latest)
@@ -336,57 +239,59 @@ async def _events(app: FastAPI, session: Session) -> AsyncIterator[bytes]:
         sent_refine = progress
         for event in out:
             yield f"data: {json.dumps(event)}\n\n".encode()
-        quiet = 0.0 if out else quiet + 0.25
-        if quiet >= 15:
-            yield b": still here\n\n"
-            quiet = 0.0
+        silent_for = 0.0 if out else silent_for + 0.25
+        if silent_for >= 15:
+            yield b": keep-alive\n\n"
+            silent_for = 0.0
         await asyncio.sleep(0.25)
 
 
-def _say_errors_in_json(app: FastAPI) -> None:
-    def say(status: int, error: str, **more: Any) -> JSONResponse:
+def _answer_errors_in_json(app: FastAPI) -> None:
+    def respond(status: int, error: str, **more: Any) -> JSONResponse:
         return JSONResponse({"error": error, **more}, status)
 
     @app.exception_handler(StarletteHTTPException)
     async def http(request: Request, error: StarletteHTTPException) -> JSONResponse:
-        return say(error.status_code, str(error.detail))
+        return respond(error.status_code, str(error.detail))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first.get("loc", ()))[:100]
-        return say(422, f"{where}: {str(first.get('msg', 'not as described'))[:300]}")
+        return respond(422, f"{where}: {str(first.get('msg', 'not as described'))[:300]}")
 
     @app.exception_handler(Stale)
     async def stale(request: Request, error: Stale) -> JSONResponse:
-        return say(409, str(error), revision=error.revision)
+        return respond(409, str(error), revision=error.revision)
 
     @app.exception_handler(ReviewError)
-    async def refused(request: Request, error: ReviewError) -> JSONResponse:
-        return say(422, str(error))
+    async def impossible(request: Request, error: ReviewError) -> JSONResponse:
+        return respond(422, str(error))
 
     @app.exception_handler(NotThere)
     async def absent(request: Request, error: NotThere) -> JSONResponse:
-        return say(404, str(error))
+        return respond(404, str(error))
 
     @app.exception_handler(OSError)
     async def disk(request: Request, error: OSError) -> JSONResponse:
-        return say(503, f"The run folder must be readable and writable. Got: {error.strerror or 'an error'}.")
+        return respond(
+            503, f"The run folder must be readable and writable. Got: {error.strerror or 'an error'}."
+        )
 
     @app.exception_handler(ImportError)
     async def missing(request: Request, error: ImportError) -> JSONResponse:
-        return say(501, str(error))
+        return respond(501, str(error))
 
     @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        return say(500, "Something went wrong in the server. The terminal it runs in says what.")
+    async def unexpected(request: Request, error: Exception) -> JSONResponse:
+        return respond(500, "The server had an error. The terminal it runs in shows which.")
 
 
-# Running it
+# Running
 
 
 class Explorer(uvicorn.Server):
-    """A server for one session, on a socket that is bound already."""
+    """A server for one session, on a socket that is already bound."""
 
     def __init__(self, session: Session, *, host: str, port: int | None) -> None:
         self.token = chosen_token()
@@ -394,7 +299,7 @@ class Explorer(uvicorn.Server):
         self.port = int(self.socket.getsockname()[1])
         self.inner = make_app(session)
         config = uvicorn.Config(
-            Doorkeeper(self.inner, self.token, host, self.port),
+            Auth(self.inner, self.token, host, self.port),
             log_level="warning",
             access_log=False,  # its lines would show the token
             server_header=False,
@@ -416,12 +321,12 @@ class Explorer(uvicorn.Server):
             self.socket.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self.inner.state.closing.set()  # open event streams end by themselves
+        self.inner.state.closing.set()  # open event streams end
         await super().shutdown(sockets)
 
 
 def chosen_token() -> str:
-    """A new one, or that of CDKNET_TOKEN: with it an open page finds a server that was started again."""
+    """CDKNET_TOKEN if set, so that an open page survives a restart of the server; else a new token."""
     given = os.environ.get("CDKNET_TOKEN")
     if given is None:
         return secrets.token_urlsafe(24)
@@ -433,17 +338,17 @@ def chosen_token() -> str:
 
 
 def bind(host: str, port: int | None) -> socket.socket:
-    """A socket at that port; without one, at 8765 or the first free one after it."""
+    """A socket at that port; by default at 8765 or the first free port after it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     wanted = [port] if port is not None else [*range(8765, 8800), 0]
     for number in wanted:
-        # Said in full, or asyncio leaves Nagle's delay on: 40 ms an answer.
+        # With the protocol stated, or asyncio leaves Nagle's algorithm on: 40 ms per answer.
         bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        if sys.platform != "win32":  # where it would let two servers share a port
+        if sys.platform != "win32":  # there it would let two servers share a port
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             bound.bind((host, number))
-            bound.listen(2048)  # whoever is quicker than the server waits instead of being turned away
+            bound.listen(2048)  # a burst of requests waits instead of being refused
             return bound
         except OSError as error:
             bound.close()
@@ -451,5 +356,5 @@ def bind(host: str, port: int | None) -> socket.socket:
             if error.errno != errno.EADDRINUSE:
                 break
     raise OSError(
-        f"--host and --port must be an address that is free here. Got {host}:{port}: {last.strerror}."
+        f"--host and --port must be a free address of this machine. Got {host}:{port}: {last.strerror}."
     )

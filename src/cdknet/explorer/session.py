@@ -1,4 +1,4 @@
-"""A run under review: what the server, the report and the export say of it, as plain values and bytes."""
+"""A run under review, as JSON values and bytes: what the server, the report and the export show."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +20,9 @@ from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.journal import Done
 from cdknet.explorer.review import REJECTED, Review
-from cdknet.explorer.samples import Drawer, kind_of
-from cdknet.options import ALL_OPTIONS
+from cdknet.explorer.samples import Drawer
+from cdknet.inputs.kind import SampleKind, kind_of
+from cdknet.options import METHODS, Option, all_options, options_of
 from cdknet.runs.files import csv_bytes, shown
 from cdknet.runs.summary import confidence_sentence, used_options
 
@@ -30,23 +31,24 @@ FORMATS = {
     "parquet": "application/vnd.apache.parquet",
     "json": "application/json",
 }
-MOST_VALUES = 1000  # of a vector, in words
+MOST_VALUES = 1000  # of a vector that are listed by name
+METHOD_HELP = "how new classes are found"
 
 
 class NotThere(LookupError):
-    """What was asked for is not in the run."""
+    """A request for something that the run does not have."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """True classes, where a file named them."""
+    """True classes, as a file names them."""
 
     names: list[str]
-    index: NDArray[np.uint16]  # (n,) into names; REJECTED where not known
+    index: NDArray[np.uint16]  # (n,) into names; REJECTED if unknown
 
 
 def read_truth(run: OpenedRun, path: str | Path) -> Truth:
-    """The true class of each sample that a CSV of id and label names."""
+    """The true classes in a CSV file with the columns id and label."""
     from cdknet.data.labelfile import read_labels
 
     given = read_labels(path)
@@ -78,7 +80,7 @@ class Session:
         self.journal.changed.clear()
         self._scored: tuple[int, dict[str, Any]] | None = None
 
-    # Changing
+    # Actions
 
     def act(self, revision: int, action: Mapping[str, Any]) -> Done:
         return self.journal.do(revision, action, self._split)
@@ -93,8 +95,8 @@ class Session:
         return divide(self.run.features[rows], k, seed=int(self.run.config.get("seed", 0)) % 2**32)
 
     @contextmanager
-    def _still(self) -> Iterator[Review]:
-        """The review at rest: no other thread changes it, what other processes did is in, cards are fresh."""
+    def _up_to_date(self) -> Iterator[Review]:
+        """The review, with changes of other processes and fresh cards, while no other thread changes it."""
         with self.journal.at_rest() as journal:
             if journal.changed:
                 self.cards.update(journal.review, journal.changed)
@@ -106,11 +108,11 @@ class Session:
         return self.latest()[0]
 
     def latest(self) -> tuple[int, str | None]:
-        """The revision, and what it did."""
+        """The revision and its summary."""
         with self.journal.at_rest() as journal:
-            return journal.revision, journal.said
+            return journal.revision, journal.summary
 
-    # Saying
+    # Answers
 
     @cached_property
     def drawer(self) -> Drawer | None:
@@ -118,18 +120,22 @@ class Session:
 
     @property
     def cannot_refine(self) -> str | None:
-        """Why the run cannot be refined from here; None where it can."""
+        """Why the run cannot be refined from here, or None."""
         if self.run.samples is None:
-            return "The run must hold its samples to be refined. It does not: start the explorer with --data."
+            return (
+                "The run must store its samples to be refined. It does not: start the explorer with --data."
+            )
         return None
 
     def about(self) -> dict[str, Any]:
         """GET /api/run."""
         run, config = self.run, self.run.config
-        columns, sure = config.get("columns"), config.get("confidence")
+        columns, confidence = config.get("columns"), config.get("confidence")
+        options = used_options(config)
+        read = options_read(options)
         return {
             "name": shown(run.folder.resolve().name),
-            "kind": kind_of(run.sample_shape),
+            "kind": kind_of(run.sample_shape).shown_as,
             "n_samples": len(run),
             "sample_shape": list(run.sample_shape),
             "columns": list(columns) if columns else None,
@@ -139,15 +145,15 @@ class Session:
             "has_samples": run.samples is not None,
             "samples_note": None
             if run.samples is not None
-            else "This run does not hold its samples: start the explorer with --data to see them.",
+            else "This run does not store its samples: start the explorer with --data to see them.",
             "cannot_refine": self.cannot_refine,
             "rejected_id": REJECTED,
             "read_only": self.read_only,
-            "options": used_options(config),
-            "option_help": option_help(used_options(config)),
+            "options": {name: options[name] for name in read},
+            "option_help": read,
             "formats": {format: _cannot_write(format) for format in FORMATS},
             "seed": config.get("seed"),
-            "confidence": confidence_sentence(sure, config["blueprint"]["n_new_classes"]) if sure else None,
+            "confidence": confidence_sentence(confidence, run.contents.n_new) if confidence else None,
             "notes": [shown(note) for note in config.get("notes", [])],
             "source": Path(shown(config.get("source", "arrays"))).name,
             "versions": config.get("versions", {}),
@@ -157,10 +163,10 @@ class Session:
         }
 
     def scored(self) -> dict[str, Any]:
-        """Scores and confusion of the labels as they are now, over samples that came without one."""
+        """Scores and confusion of the present labels, over samples whose label was not given."""
         if self.truth is None:
             return {"scores": None, "confusion": None}
-        with self._still() as review:
+        with self._up_to_date() as review:
             if self._scored is None or self._scored[0] != self.journal.revision:
                 self._scored = (self.journal.revision, _scores(self.run, review, self.truth))
             return self._scored[1]
@@ -169,7 +175,7 @@ class Session:
         return self.run.places.astype("<f4").tobytes()
 
     def assignment_bytes(self) -> tuple[bytes, int]:
-        with self._still() as review:
+        with self._up_to_date() as review:
             return review.assignment.astype("<u2").tobytes(), self.journal.revision
 
     def confidence_bytes(self) -> bytes:
@@ -180,12 +186,12 @@ class Session:
 
     def truth_bytes(self) -> bytes:
         if self.truth is None:
-            raise NotThere("No truth was given. Start with --truth FILE.")
+            raise NotThere("There are no true classes. Start the explorer with --truth FILE.")
         return self.truth.index.astype("<u2").tobytes()
 
     def state(self) -> dict[str, Any]:
         """GET /api/state."""
-        with self._still() as review:
+        with self._up_to_date() as review:
             return {
                 "revision": self.journal.revision,
                 "undo": self.journal.undo_summary,
@@ -196,7 +202,7 @@ class Session:
 
     def class_card(self, class_id: int) -> dict[str, Any]:
         """GET /api/classes/{id}."""
-        with self._still() as review:
+        with self._up_to_date() as review:
             if class_id not in review.classes:
                 raise NotThere(f"There is no class {class_id}.")
             return {
@@ -231,7 +237,7 @@ class Session:
 
     def class_samples(self, class_id: int, offset: int, limit: int, order: str) -> dict[str, Any]:
         """GET /api/classes/{id}/samples."""
-        with self._still() as review:
+        with self._up_to_date() as review:
             if class_id not in review.classes and class_id != REJECTED:
                 raise NotThere(f"There is no class {class_id}.")
             if class_id == REJECTED and order == "central":
@@ -243,7 +249,7 @@ class Session:
     def sample(self, row: int) -> dict[str, Any]:
         """GET /api/samples/{i}."""
         self._check_row(row)
-        with self._still() as review:
+        with self._up_to_date() as review:
             class_id = int(review.assignment[row])
         true = REJECTED if self.truth is None else int(self.truth.index[row])
         return {
@@ -257,7 +263,7 @@ class Session:
         }
 
     def _values(self, row: int) -> list[list[Any]] | None:
-        if self.run.samples is None or kind_of(self.run.sample_shape) != "vector":
+        if self.run.samples is None or kind_of(self.run.sample_shape) is not SampleKind.VECTOR:
             return None
         values = np.asarray(self.run.samples[row], dtype=np.float64).ravel()[:MOST_VALUES]
         columns = self.run.config.get("columns") or []
@@ -277,29 +283,29 @@ class Session:
 
     def _drawer(self) -> Drawer:
         if self.drawer is None:
-            raise NotThere("This run does not hold its samples. Start with --data to name the data again.")
+            raise NotThere("This run does not store its samples. Start the explorer with --data to see them.")
         return self.drawer
 
     def _check_row(self, row: int) -> None:
         if not 0 <= row < len(self.run):
-            raise NotThere(f"There is no sample {row}: they go from 0 to {len(self.run) - 1}.")
+            raise NotThere(f"There is no sample {row}: the last one is {len(self.run) - 1}.")
 
     def search(self, text: str, limit: int = 50) -> dict[str, Any]:
-        """GET /api/search: samples whose name holds the text, in any case."""
+        """GET /api/search: samples whose id contains the text, ignoring case."""
         wanted = text.casefold()
-        rows = [i for i, name in enumerate(self._folded) if wanted in name] if wanted else []
+        rows = [i for i, name in enumerate(self._lowercase_ids) if wanted in name] if wanted else []
         return {
             "samples": [{"index": i, "id": self.run.ids[i]} for i in rows[:limit]],
             "total": len(rows),
         }
 
     @cached_property
-    def _folded(self) -> list[str]:
+    def _lowercase_ids(self) -> list[str]:
         return [name.casefold() for name in self.run.ids]
 
     def past(self, offset: int, limit: int) -> dict[str, Any]:
         """GET /api/journal, newest first."""
-        with self._still():
+        with self._up_to_date():
             entries = self.journal.entries[::-1]
             shown = entries[offset : offset + limit]
             return {
@@ -310,11 +316,11 @@ class Session:
                 "total": len(entries),
             }
 
-    # Out
+    # Export
 
     def labels(self) -> dict[str, list[Any]]:
-        """The reviewed labels, a list a column. A rejected sample has no label and no class."""
-        with self._still() as review:
+        """The reviewed labels, one list per column. A rejected sample has no label and no class."""
+        with self._up_to_date() as review:
             ids = review.assignment.tolist()
             records = review.classes
             return {
@@ -331,35 +337,35 @@ class Session:
         return export(self.labels(), format)
 
 
-def option_help(options: Mapping[str, Any]) -> dict[str, str]:
-    """What each option does, of those that have a say in the run's method."""
-    declared = {f.name: str(f.metadata["help"]) for group in ALL_OPTIONS for f in fields(group)}
-    plus = options.get("method") == "cd-knet+"
-    known = {name: declared[name] for name in options if name in declared}
-    return {name: help for name, help in known.items() if plus or not help.startswith("CD-KNet+:")}
+def options_read(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options that the run's method reads, with their help; all that are declared if it is unknown."""
+    method = str(options.get("method"))
+    read: dict[str, Option] = options_of(method) if method in METHODS else all_options()
+    texts = {"method": METHOD_HELP, **{name: option.help for name, option in read.items()}}
+    return {name: texts[name] for name in options if name in texts}
 
 
 NO_PARQUET = "Parquet needs pyarrow. Install it with: pip install 'cdknet[tables]'"
 
 
 def _cannot_write(format: str) -> str | None:
-    """Why this format cannot be had here; None where it can."""
+    """Why this format cannot be written here, or None."""
     try:
-        there = format != "parquet" or find_spec("pyarrow") is not None
-    except ValueError:  # marked as missing
-        there = False
-    return None if there else NO_PARQUET
+        available = format != "parquet" or find_spec("pyarrow") is not None
+    except ValueError:  # sys.modules has None for it
+        available = False
+    return None if available else NO_PARQUET
 
 
 def _csv_cell(value: Any) -> Any:
-    """A value for CSV. Text that a spreadsheet takes for a formula gets a ' before it, a number does not."""
+    """A value for CSV. Text that a spreadsheet would read as a formula gets a leading ', numbers do not."""
     if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value):
         return f"'{value}"
     return int(value) if isinstance(value, bool) else "" if value is None else value
 
 
 def export(labels: dict[str, list[Any]], format: str) -> bytes:
-    """Columns as a file of one of `FORMATS`."""
+    """The columns as a file in one of `FORMATS`."""
     if format == "json":
         rows = (dict(zip(labels, values, strict=True)) for values in zip(*labels.values(), strict=True))
         lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)

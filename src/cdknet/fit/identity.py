@@ -1,4 +1,4 @@
-"""What tells a user's own encoder, views or clusterer, or our code, from another: so none are mixed up."""
+"""Digests of a user's own encoder, views or clusterer, and of our code: so that none are mixed up."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from cdknet.runs.fingerprints import fingerprint
+from cdknet.training.context import FitContext
 
 LEARNING = ("core", "inputs", "nets", "training", "methods", "fit")  # packages that decide what is learned
 LIBRARIES = ("builtins", "abc", "typing", "torch", "sklearn", "numpy", "scipy", "cdknet")
@@ -29,8 +30,13 @@ def identity_of(part: Any) -> list[Any] | None:
         weights = [weight.detach().cpu().float().numpy() for weight in part.state_dict().values()]
         learns = [weight.requires_grad for weight in part.parameters()]
         does = _functions(type(layer) for layer in part.modules())
-        return [repr(part), fingerprint(*weights), learns, _digest([_told(f, 0) for f in does])]
-    return [getattr(part, "__qualname__", type(part).__qualname__), _digest(_told(part, 0))]
+        return [repr(part), fingerprint(*weights), learns, _digest([_described(f, 0) for f in does])]
+    return [getattr(part, "__qualname__", type(part).__qualname__), _digest(_described(part, 0))]
+
+
+def own_parts(context: FitContext) -> list[Any]:
+    """The identity of a user's own parts, so that a checkpoint is not resumed with others."""
+    return [identity_of(part) for part in (context.encoder, context.clusterer, context.views)]
 
 
 @functools.cache
@@ -41,8 +47,8 @@ def learning_code() -> str:
     return _digest([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
 
 
-def _digest(told: Any) -> str:
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+def _digest(described: Any) -> str:
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def _functions(kinds: Iterable[type]) -> list[Any]:
@@ -60,7 +66,7 @@ def _functions(kinds: Iterable[type]) -> list[Any]:
     return out
 
 
-def _told(value: Any, depth: int) -> Any:
+def _described(value: Any, depth: int) -> Any:
     """A value for JSON: of functions their code and what it holds on to, of objects what they hold."""
     if depth > DEEPEST:
         return ""
@@ -74,7 +80,7 @@ def _told(value: Any, depth: int) -> Any:
         return identity_of(value)
 
     def walk(parts: Iterable[Any]) -> list[Any]:
-        return [_told(part, depth + 1) for part in parts]
+        return [_described(part, depth + 1) for part in parts]
 
     if isinstance(value, list | tuple):
         return walk(value)

@@ -24,32 +24,35 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import cdknet
-from cdknet.core.classifiers import MOST_VOTERS, Centers, Neighbors, Readout, class_means
+from cdknet.core.classifiers import Centers, Classifier, class_means
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.data.samples import KEPT
-from cdknet.estimators import ClassDiscovery
 from cdknet.explorer.folder import OpenedRun, open_run
 from cdknet.explorer.journal import JOURNAL, Journal
 from cdknet.explorer.review import REJECTED, Review
+from cdknet.fit.codec import from_run, to_run
 from cdknet.fit.expand import teach
-from cdknet.fit.pipeline import stage_3_views
+from cdknet.fit.pipeline import voters
+from cdknet.fit.plan import device_of
+from cdknet.fit.result import FitResult
 from cdknet.inputs.arrays import Inputs
 from cdknet.nets.growth import Growth
 from cdknet.nets.model import Blueprint, Model
 from cdknet.nets.network import Network
-from cdknet.options import DiscoverOptions, ExpandOptions
 from cdknet.runs.checkpoints import FolderCheckpoint
 from cdknet.runs.figures import illustrated
 from cdknet.runs.files import shown
 from cdknet.runs.fingerprints import fingerprint, samples_digest
 from cdknet.runs.format import Run, check_target, labels_digest, read_run, storable, verify_samples, write_run
+from cdknet.training.context import FitContext
 from cdknet.training.history import History, Watcher
+from cdknet.training.memory import keep_freed_memory
 from cdknet.training.problem import Problem
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A review in the terms of a training: classes in the order of the outputs, and a target a sample."""
+    """A review in the terms of a training: classes in the order of the outputs, and one target per sample."""
 
     ids: list[int]  # class ids, old classes first
     names: list[str]
@@ -111,7 +114,7 @@ def refine(
         verify_samples(folder, run.config)
     journal = opened.journal()
     lesson = Lesson.of(journal.review, opened.n_old)
-    model = ClassDiscovery.from_run(run, encoder=encoder, device=device)
+    before = from_run(run, encoder, device)
     unfinished = out.with_name(out.name + ".partial")
     weights = run.config["files"]["weights.safetensors"]["sha256"]
     of = {"kind": "refine", "run": opened.digest, "weights": weights}
@@ -125,23 +128,23 @@ def refine(
                 f"{unfinished} must be an unfinished refinement of {folder}, or not be there. Got another "
                 "job or other files. Finish that one, delete it, or choose another --out."
             ) from None
-        shutil.rmtree(unfinished)  # begun on an older state of the review
+        shutil.rmtree(unfinished)  # it was started on an older state of the review
         checkpoint = FolderCheckpoint(unfinished, job)
     history = History(watchers)
+    seed = derive_seed(before.seed, "refine")
+    context = FitContext(seed, device_of(device), history, checkpoint, encoder=encoder)
     try:
-        _teach(model, opened, lesson, history, checkpoint)
+        after = taught(before, opened, lesson, context)
     except KeyboardInterrupt:
         checkpoint.flush()
         raise
     history.progress("map", 0, 1)
-    refined = model.to_run(
-        ids=opened.ids,
-        **{k: run.config[k] for k in ("source", *KEPT) if k in run.config},
-        class_ids=lesson.ids,
-        next_class_id=journal.review.next_id,
-        samples_digest=samples_digest(opened.samples),
-        refined={"from": shown(folder.resolve().name), "revision": journal.revision},
-    )
+    same = ("source", "feature_names", "n_features_in", *KEPT)
+    config = {name: run.config[name] for name in same if name in run.config}
+    config |= {"class_ids": lesson.ids, "next_class_id": journal.review.next_id}
+    config |= {"samples_digest": samples_digest(opened.samples)}
+    config |= {"refined": {"from": shown(folder.resolve().name), "revision": journal.revision}}
+    refined = to_run(after, opened.ids, config)
     kept = storable(opened.samples)
     refined = replace(illustrated(refined, opened.samples), samples=kept)
     history.progress("map", 1, 1)  # the last moment to interrupt it
@@ -159,68 +162,47 @@ def _is_job(unfinished: Path, of: dict[str, str]) -> bool:
     return isinstance(kept, dict) and of.items() <= kept.items()
 
 
-def _teach(
-    model: ClassDiscovery,
-    opened: OpenedRun,
-    lesson: Lesson,
-    history: History,
-    checkpoint: FolderCheckpoint,
-) -> None:
-    """Make `model`, as read from the old run, the one that knows the reviewed classes."""
+def taught(before: FitResult, opened: OpenedRun, lesson: Lesson, context: FitContext) -> FitResult:
+    """The result of a run after stage 3 on the reviewed classes: a new one."""
     assert opened.samples is not None
-    params, seed = model.used_params(), derive_seed(model.seed_, "refine")
-    before, inputs = model.model_, Inputs(opened.samples)
-    own = model.views if callable(model.views) else None
-    if own is not None:
-        params["views"] = "auto"
-    blueprint = model.blueprint_._replace(n_new_classes=lesson.n_new)
-    if before.readout is None:
-        options = ExpandOptions.pick(params)
-        network = _with_outputs(before.network, blueprint, model.encoder, opened, lesson, seed)
+    inputs, plan, model = Inputs(opened.samples), before.plan, before.model
+    blueprint = before.blueprint._replace(n_new_classes=lesson.n_new)
+    if model.classifier is None:
+        network = _with_outputs(model.network, blueprint, context, opened, lesson)
         problem, targets = lesson.problem(opened.samples, opened.given)
-        teach(
-            _growth(network, options.expansion),
-            problem,
-            targets,
-            options,
-            stage="refine",
-            learning_rate=model.learning_rate,
-            batch_size=model.batch_size,
-            views=stage_3_views(DiscoverOptions.pick(params), own, inputs.sample_shape),
-            seed=seed,
-            history=history,
-            checkpoint=checkpoint,
-        )
-        after = Model(network, before.normalize)
+        growth, views = _growth(network, plan.options.expansion), plan.views_of_stage_3(context)
+        teach(growth, problem, targets, plan.options, context, views, stage="refine")
+        model = Model(network, model.normalize)
     else:
-        after = Model(before.network, before.normalize, _readout(before.readout, opened, lesson, seed))
-    features, logits = after.apply(inputs)
+        model = model._replace(classifier=_classifier(model.classifier, opened, lesson, context.seed))
+    features, logits = model.apply(inputs)
     # A rejected sample needs some label in the file; it is rejected again by the journal.
     labels = np.where(lesson.targets >= 0, lesson.targets, logits.argmax(dim=1).numpy())
     probability = torch.softmax(logits, dim=1).numpy()[np.arange(len(labels)), labels]
-    model.n_new_classes, model.n_new_classes_ = lesson.n_new, lesson.n_new
-    model.model_, model.blueprint_ = after, blueprint
-    model.classes_ = _class_names(lesson.names, model.classes_)
-    model.labels_, model.given_ = model.classes_[labels], opened.given
-    model.confidence_ = np.where(opened.given, 1.0, probability).astype(np.float32)
-    model.calibration_ = {"calibrated": False, "reason": "the run was refined on reviewed labels"}
-    model.embedding_ = features.numpy()
-    model.pseudo_labels_ = np.maximum(lesson.targets - lesson.n_old, -1)[~opened.given]
-    model.history_ = [*opened.history, *history]
-    model.spent_ = {**model.spent_, **{stage: round(s, 2) for stage, s in history.spent.items()}}
+    spent = {stage: round(seconds, 2) for stage, seconds in context.history.spent.items()}
+    return replace(
+        before,
+        params={**before.params, "n_new_classes": lesson.n_new},
+        classes=_class_names(lesson.names, before.classes),
+        model=model,
+        blueprint=blueprint,
+        labels=labels,
+        given=opened.given,
+        confidence=np.where(opened.given, 1.0, probability).astype(np.float32),
+        embedding=features.numpy(),
+        pseudo_labels=np.maximum(lesson.targets - lesson.n_old, -1)[~opened.given],
+        history=[*opened.history, *context.history],
+        spent={**before.spent, **spent},
+        calibration={"calibrated": False, "reason": "the run was refined on reviewed labels"},
+    )
 
 
 def _with_outputs(
-    network: Network,
-    blueprint: Blueprint,
-    encoder: nn.Module | None,
-    opened: OpenedRun,
-    lesson: Lesson,
-    seed: int,
+    network: Network, blueprint: Blueprint, context: FitContext, opened: OpenedRun, lesson: Lesson
 ) -> Network:
-    """A copy of the network with an output a reviewed class: the class's own where it had one, else fresh."""
-    with seeded(derive_seed(seed, "outputs")):
-        fresh = blueprint.build(encoder)
+    """A copy of the network with one output per reviewed class: the class's own where it had one, or new."""
+    with seeded(derive_seed(context.seed, "outputs")):
+        fresh = blueprint.build(context.encoder)
     state = {name: weight.detach().cpu().clone() for name, weight in network.state_dict().items()}
     had = {class_id: i for i, class_id in enumerate(opened.class_ids)}
     for name in [name for name in state if name.startswith("head.")]:
@@ -243,7 +225,7 @@ def _growth(network: Network, expansion: str) -> Growth:
     return Growth(network, [w for w in weights if id(w) in fast], [w for w in weights if id(w) not in fast])
 
 
-def _readout(before: Readout, opened: OpenedRun, lesson: Lesson, seed: int) -> Readout:
+def _classifier(before: Classifier, opened: OpenedRun, lesson: Lesson, seed: int) -> Classifier:
     """Without outputs nothing is trained: centres are the means of the reviewed classes, voters vote anew."""
     known = np.flatnonzero(lesson.targets >= 0)
     z = torch.from_numpy(opened.features[known])
@@ -252,9 +234,7 @@ def _readout(before: Readout, opened: OpenedRun, lesson: Lesson, seed: int) -> R
         centers = class_means(z, targets, len(lesson.ids))
         scale = float((z - centers[targets]).square().sum(dim=1).mean())
         return Centers(centers, max(scale, 1e-12))
-    draw = torch.Generator().manual_seed(derive_seed(seed, "voters"))
-    kept = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
-    return Neighbors(z[kept], targets[kept], len(lesson.ids), before.k)
+    return voters(z, targets, len(lesson.ids), before.k, seed)
 
 
 def _class_names(names: Sequence[str], before: NDArray[Any]) -> NDArray[Any]:
@@ -293,7 +273,7 @@ def _no_split(rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
 
 
 class _Lines:
-    """A watcher that says on stdout, as JSON, how far it is."""
+    """A watcher that writes its progress to stdout, as JSON."""
 
     def progress(self, stage: str, done: float, total: int) -> None:
         sys.stdout.write(json.dumps({"stage": stage, "share": done / max(total, 1)}) + "\n")
@@ -306,6 +286,7 @@ class _Lines:
 def main(arguments: Sequence[str]) -> int:
     """RUN OUT [SAMPLES.npy]: what the explorer starts for its button."""
     run, out, *samples = arguments
+    keep_freed_memory()
     try:
         given = np.load(samples[0], mmap_mode="r", allow_pickle=False) if samples else None
         refine(run, out, samples=given, watchers=[_Lines()])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cdknet.core.columns import one_hot
+from cdknet.inputs.kind import SampleKind, kind_of
 
 CHUNK = 4096  # rows looked at together when all of them are looked at
 
@@ -187,7 +188,7 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     if len(rows) > 20_000:
         rows = rows[torch.linspace(0, len(rows) - 1, 20_000).long()]
     shape = inputs.sample_shape
-    channels = shape[0] if len(shape) in (1, 3) or (len(shape) == 2 and shape[0] == 2) else 1
+    channels = shape[0] if len(shape) in (1, 3) or kind_of(shape) is SampleKind.IQ else 1
     count, total, squares = 0, torch.zeros(channels).double(), torch.zeros(channels).double()
     shift: Tensor | None = None
     for part in rows.split(CHUNK):

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from cdknet.core.openworld import UNLABELED
+from cdknet.data.checks import doubts, odd_labels
 from cdknet.inputs.arrays import Inputs
+from cdknet.inputs.labels import Labels
 
 MOST_COMPARED, FEWEST_COMPARED, MOST_VALUES, TREES = 2000, 50, 4_000_000, 60
 
-FEW = 5  # unlabelled samples a new class: with fewer there is little to learn from
+FEW = 5  # unlabelled samples per new class: with fewer there is little to learn from
+MIXED = 0.3  # share of unlabelled samples that look labelled from which on there is a warning
 
-MIXED = 0.3  # share of unlabelled samples among labelled ones from which on it is told
+
+class DataWarnings(NamedTuple):
+    """Sentences about the data of a fit."""
+
+    sentences: list[str]
+    look_old: float | None  # share of the unlabelled samples that look labelled, where it is large
+
+
+def data_warnings(
+    X: NDArray[Any], labels: Labels, columns: Sequence[str] | None, n_new_classes: int, *, novelty: bool
+) -> DataWarnings:
+    """Every doubt about samples and labels. With `novelty` some unlabelled samples may well be old."""
+    share = 0.0 if novelty else among_old(X, labels.targets)
+    named = labels.old_classes[labels.targets[labels.targets >= 0]]
+    sentences = [*doubts(X, columns), *odd_labels(named), *mixed(share)]
+    sentences += scarce(labels.targets, n_new_classes)
+    return DataWarnings(sentences, round(share, 3) if mixed(share) else None)
 
 
 def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
-    """Share of the unlabelled rows of X, (n, d), that cannot be told from labelled ones.
+    """Share of the unlabelled rows of X, (n, d), that look like labelled ones.
 
-    A random forest learns which rows are labelled, and is asked of those it has not seen: of an unlabelled
-    sample of an old class it will say so more often than of all samples. It looks past columns that say
-    nothing, where nearest neighbours do not. Of at most 2,000 rows, fewer of very long ones. Of samples that
-    are no vectors 0: pixels are alike anyhow. And of a few.
+    A random forest learns which rows are labelled, and is asked about rows it has not seen: it says so of an
+    unlabelled sample of an old class more often than of the average sample. Unlike nearest neighbours, it
+    ignores columns that say nothing. At most 2,000 rows are used, fewer of very long ones. The share is 0 for
+    samples that are not vectors (pixels look alike anyway) and for a few samples.
     """
     if X.ndim != 2:
         return 0.0
@@ -41,7 +61,7 @@ def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
 
 
 def mixed(share: float) -> list[str]:
-    """A sentence where a large share of the unlabelled is `among_old`, though all are taken for new."""
+    """A sentence where a large share of the unlabelled samples look old, though all are taken for new."""
     if share < MIXED:
         return []
     return [
@@ -58,6 +78,6 @@ def scarce(targets: NDArray[np.int64], n_new_classes: int) -> list[str]:
     if not n_new_classes <= n < FEW * n_new_classes:
         return []
     return [
-        f"Fewer than {FEW} unlabelled samples a new class ({n} for {n_new_classes}): expect little of it. "
+        f"Fewer than {FEW} unlabelled samples per new class ({n} for {n_new_classes}): expect little of it. "
         "Ask for fewer classes, or add samples."
     ]

@@ -1,1 +1,23 @@
-"""The methods, one file each."""
+"""The methods, one file each: how new classes are found.
+
+Each file has a `METHOD` (`base.Method`): what it reads, its stages and its discover function. Stages 1 and 3
+are the same for all, so that a table compares what differs. A new method is a file of that form and a line in
+`cdknet.options.METHODS`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cdknet.options import METHODS, check_choice
+
+if TYPE_CHECKING:
+    from cdknet.methods.base import Method
+
+
+def method_of(name: str) -> Method[Any]:
+    """The method of that name."""
+    check_choice("method", name, METHODS)
+    method: Method[Any] = import_module(METHODS[name].module).METHOD
+    return method

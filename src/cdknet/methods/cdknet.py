@@ -1,124 +1,130 @@
-"""Stage 2 as in the paper: features in which old and new classes fall apart, then clusters."""
+"""CD-KNet, the paper's method: Algorithm 1, whole, in `discover`."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cdknet.core.clustering import Clusterer, wanted_classes
+from cdknet.core.clustering import Clusters, cluster_features
 from cdknet.core.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, unit_length
 from cdknet.core.seeds import derive_seed
 from cdknet.core.spectral import median_distance, neighbor_embedding, spectral_embedding, subspace_turn
-from cdknet.methods.objective import Discovery, Objective, Term, climb, endless_batches, subsample
-from cdknet.nets.augment import Views
+from cdknet.methods.base import Discovery, Method, discovered, with_rate
 from cdknet.nets.network import Network, embed
-from cdknet.options import DiscoverOptions
-from cdknet.runs.checkpoints import Checkpoint
-from cdknet.training.history import History
-from cdknet.training.loop import Loop
-from cdknet.training.problem import Problem, batches
+from cdknet.options import CDKNetOptions
+from cdknet.training.context import FitContext
+from cdknet.training.loop import Loop, Term, ascend, once
+from cdknet.training.problem import Problem, batches, endless_batches, subsample
 
 
-def discover(
-    network: Network,
-    problem: Problem,
-    options: DiscoverOptions,
-    *,
-    learning_rate: float = 0.001,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> Discovery:
+@dataclass
+class Turn:
+    """Where the alternation stands."""
+
+    U: Tensor  # (n1 + n1', r)
+    sigma: float  # width of the kernel
+
+
+def discover(network: Network, problem: Problem, options: CDKNetOptions, context: FitContext) -> Discovery:
     """Stage 2, section V.C: Algorithm 1, then clusters of f(X_u), by k-means unless `readout` says otherwise.
 
-    `learning_rate` holds where the options set none of their own; `views` have no part in the paper's method.
+    maximise  HSIC(f(X), U) + λ HSIC(f(X_l), Y)  over the network and UᵀU = I, Eq. (9),
+
+    by turns: one epoch of gradient ascent on the network while U rests, then the U step in closed form while
+    the network rests. X is a subsample of old and new rows.
     """
-    rate = options.discover_learning_rate or learning_rate
-    objective = Turns(copy.deepcopy(network), problem, options, rate, seed)
-    return climb(objective, clusterer=clusterer, history=history, checkpoint=checkpoint)
+    network = copy.deepcopy(network)  # f_theta
+    X = kernel_rows(problem, options, context.seed)
+    optimizer = torch.optim.Adam(network.trainable(), lr=options.discover_learning_rate, maximize=True)
+    loop = Loop("discover", context, optimizer, network=network)
+
+    def features(rows: Tensor) -> Tensor:
+        z = network.features(problem.inputs.take(rows, network.device))
+        return unit_length(z) if options.normalize_features else z
+
+    # Alg. 1: initialise U by spectral embedding of f(X).
+    turn = loop.remember(Turn, lambda: spectral_step(network, problem, X, options, loop))
+    while loop.goes_on(options.discover_epochs):
+        with loop.epoch() as epoch:
+            network.train()
+            lam, size = options.label_weight, options.discover_batch_size
+            labelled = endless_batches(len(X.old), size, epoch.generator)
+
+            # Alg. 1: one epoch of ascent on theta, Eqs. (10) and (11) alternately.
+            for batch in epoch.ticking(batches(len(X.rows), size, epoch.generator)):
+                if lam < math.inf:  # Eq. (10)
+                    z, U = features(X.rows[batch]), turn.U[batch].to(network.device)
+                    value = cluster_term(z, U, turn.sigma, n_rows=len(X.rows))
+                    ascend(optimizer, {"hsic_U": Term(value)}, epoch)
+                if lam > 0:  # Eq. (11)
+                    chosen = next(labelled)
+                    z, Y = features(X.old[chosen]), X.Y[chosen].to(network.device)
+                    value = label_term(z, Y, turn.sigma, n_classes=X.r)
+                    ascend(optimizer, {"hsic_Y": Term(value, lam if lam < math.inf else 1.0)}, epoch)
+
+            # Alg. 1: update U by eigendecomposition, Eq. (14).
+            before, after = turn.U, spectral_step(network, problem, X, options, loop)
+            turn.U, turn.sigma = after.U, after.sigma
+            moved = subspace_turn(before, turn.U)
+            epoch.record(sigma=turn.sigma, turn=moved)
+            epoch.stop = moved < options.turn_tolerance
+    loop.finish()
+
+    def clusters() -> Clusters:
+        z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
+        how = (options.n_new_classes, options.readout, context.clusterer)
+        return cluster_features(z, *how, restarts=options.kmeans_restarts, seed=context.seed)
+
+    found = once(context.checkpoint, "cluster", Clusters, clusters)
+    return discovered(network, found, U=turn.U, U_rows=X.rows, sigma=turn.sigma)
 
 
-class Turns(Objective):
-    """maximise  HSIC(f(X), U) + λ HSIC(f(X_l), Y)  over the network and UᵀU = I, Eq. (9),
+class KernelRows(NamedTuple):
+    """The samples that the kernel is built on, section V.E."""
 
-    by turns: one epoch of gradient ascent on the network while U rests, then the U step in closed form
-    while the network rests. X is a subsample of old and new rows. The two terms are `cluster_term` and
-    `label_term`.
-    """
+    old: Tensor  # (n1,) rows with a label, X_l1
+    rows: Tensor  # (n1 + n1',) all of them, X_1: the old ones first
+    Y: Tensor  # (n1, m_l) one-hot labels of `old`
+    r: int  # m_l + m_u, columns of U
 
-    def __init__(
-        self, network: Network, problem: Problem, options: DiscoverOptions, rate: float, seed: int
-    ) -> None:
-        self.network, self.problem, self.options, self.seed = network, problem, options, seed
-        self.optimizer = torch.optim.Adam(network.trainable(), lr=rate, maximize=True)
-        self.epochs, self.on_sphere = options.discover_epochs, options.normalize_features
-        draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
-        old = subsample(len(problem.old_rows), options, draw)
-        new = subsample(len(problem.new_rows), options, draw)
-        self.old_rows = problem.old_rows[old]  # X_l1
-        self.U_rows = torch.cat([self.old_rows, problem.new_rows[new]])  # X_1 of section V.E
-        self.Y = nn.functional.one_hot(problem.old_targets[old], problem.n_old_classes).float()
-        self.r = problem.n_old_classes + wanted_classes(options)
-        if len(self.U_rows) <= self.r:
-            raise ValueError(
-                f"Stage 2 needs more samples than classes, old and new together ({self.r}). "
-                f"Got {len(self.U_rows)}. Raise subsample or min_subsample."
-            )
 
-    def start(self, loop: Loop) -> None:
-        """Alg. 1: initialise U by spectral embedding of f(X)."""
-        self.spectral_step(loop)
+def kernel_rows(problem: Problem, options: CDKNetOptions, seed: int) -> KernelRows:
+    """A subsample of the old and of the new rows."""
+    draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
+    old = subsample(len(problem.old_rows), options.subsample, options.min_subsample, draw)
+    new = subsample(len(problem.new_rows), options.subsample, options.min_subsample, draw)
+    Y = nn.functional.one_hot(problem.old_targets[old], problem.n_old_classes).float()
+    rows = torch.cat([problem.old_rows[old], problem.new_rows[new]])
+    r = problem.n_old_classes + options.n_new_classes
+    if len(rows) <= r:
+        raise ValueError(
+            f"Stage 2 needs more samples than classes, old and new together ({r}). "
+            f"Got {len(rows)}. Raise subsample or min_subsample."
+        )
+    return KernelRows(problem.old_rows[old], rows, Y, r)
 
-    def steps(self, loop: Loop, generator: torch.Generator) -> Iterator[dict[str, Term]]:
-        """Alg. 1: one epoch of ascent on theta, Eqs. (10) and (11) alternately."""
-        U, sigma, lam = loop.tensors["U"], self.sigma(loop), self.options.label_weight
-        size, device = self.options.discover_batch_size, self.network.device
-        labelled = endless_batches(len(self.old_rows), size, generator)
-        for batch in loop.ticking(batches(len(self.U_rows), size, generator), limit=self.epochs):
-            if lam < math.inf:  # Eq. (10)
-                z = self._features(self.U_rows[batch])
-                yield {"hsic_U": Term(cluster_term(z, U[batch].to(device), sigma, n_rows=len(self.U_rows)))}
-            if lam > 0:  # Eq. (11)
-                chosen = next(labelled)
-                z = self._features(self.old_rows[chosen])
-                value = label_term(z, self.Y[chosen].to(device), sigma, n_classes=self.r)
-                yield {"hsic_Y": Term(value, lam if lam < math.inf else 1.0)}
 
-    def rest(self, loop: Loop) -> dict[str, Any]:
-        """Alg. 1: update U by eigendecomposition, Eq. (14)."""
-        former = loop.tensors["U"]
-        self.spectral_step(loop)
-        turn = subspace_turn(former, loop.tensors["U"])
-        return {"sigma": self.sigma(loop), "turn": turn, "stop": turn < self.options.turn_tolerance}
-
-    def spectral_step(self, loop: Loop) -> None:
-        """U and the kernel's width for the features as they are now."""
-        options = self.options
-        z = embed(self.network, self.problem.inputs, self.U_rows, normalize=self.on_sphere).features
-        try:
-            sigma = options.sigma_scale * median_distance(z)
-        except ValueError as collapsed:
-            raise FloatingPointError(
-                f"Stage discover, epoch {loop.epoch + 1}: {collapsed} "
-                + ("Lower discover_learning_rate." if loop.epoch else "Are the samples of X all alike?")
-            ) from None
-        if options.kernel == "neighbors":
-            found = neighbor_embedding(z, self.r, neighbors=options.neighbors)
-        else:
-            limit = options.memory_limit * 1e9
-            found = spectral_embedding(z, self.r, sigma, memory_limit=limit, seed=self.seed)
-        loop.tensors["U"], loop.facts["sigma"] = found.vectors, sigma
-
-    def _features(self, rows: Tensor) -> Tensor:
-        z = self.network.features(self.problem.inputs.take(rows, self.network.device))
-        return unit_length(z) if self.on_sphere else z
+def spectral_step(
+    network: Network, problem: Problem, X: KernelRows, options: CDKNetOptions, loop: Loop
+) -> Turn:
+    """U and the kernel's width for the features as they are now."""
+    z = embed(network, problem.inputs, X.rows, normalize=options.normalize_features).features
+    try:
+        sigma = options.sigma_scale * median_distance(z)
+    except ValueError as collapsed:
+        raise FloatingPointError(
+            f"Stage discover, epoch {loop.done_epochs + 1}: {collapsed} "
+            + ("Lower discover_learning_rate." if loop.done_epochs else "Are the samples of X all alike?")
+        ) from None
+    if options.kernel == "neighbors":
+        return Turn(neighbor_embedding(z, X.r, neighbors=options.neighbors).vectors, sigma)
+    limit = options.memory_limit * 1e9
+    return Turn(spectral_embedding(z, X.r, sigma, memory_limit=limit, seed=loop.seed).vectors, sigma)
 
 
 def cluster_term(z: Tensor, U: Tensor, sigma: float, *, n_rows: int) -> Tensor:
@@ -138,3 +144,14 @@ def label_term(z: Tensor, Y: Tensor, sigma: float, *, n_classes: int) -> Tensor:
     rows of equal length, however many classes there are.
     """
     return n_classes * hsic(gaussian_kernel(z, sigma), Factor(Y))
+
+
+METHOD = Method(
+    "cd-knet",
+    "CD-KNet",
+    CDKNetOptions,
+    discover,
+    with_rate,
+    clusterings=("agreed", "spectral", "k-means"),
+    tunable=("label_weight", "readout"),
+)

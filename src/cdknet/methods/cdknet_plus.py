@@ -1,255 +1,236 @@
-"""CD-KNet+: the paper's objective with a third target, and heads that read the classes off."""
+"""CD-KNet+, the default: the paper's objective with a third target, and heads that group the new samples."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from cdknet.core.clustering import Clusterer, wanted_classes
+from cdknet.core.classifiers import class_means
+from cdknet.core.clustering import Clusters, cluster_features
 from cdknet.core.hsic import Factor, gaussian_kernel, hsic, identity_dependence, unit_length
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.core.spectral import neighbor_embedding
-from cdknet.inputs.arrays import CHUNK
+from cdknet.inputs.kind import SampleKind
+from cdknet.methods.base import Discovery, Method, Situation, discovered
 from cdknet.methods.heads import TEMPERATURE, Heads, consensus, head_losses
-from cdknet.methods.objective import Discovery, Objective, Term, climb, endless_batches, subsample
-from cdknet.nets.architectures import is_iq
-from cdknet.nets.augment import Views, view_function
-from cdknet.nets.network import Network, embed
-from cdknet.options import DiscoverOptions
-from cdknet.runs.checkpoints import Checkpoint
-from cdknet.training.history import History
-from cdknet.training.loop import Loop, set_rates
-from cdknet.training.problem import Problem
+from cdknet.nets.augment import view_function
+from cdknet.nets.network import Network, as_vectors, embed
+from cdknet.options import CDKNetPlusOptions
+from cdknet.training.context import FitContext
+from cdknet.training.loop import Loop, Term, ascend, once, set_rates
+from cdknet.training.problem import Problem, endless_batches, subsample
 
 SIGMA = 0.5  # width of the kernel on the unit sphere
 WEIGHT_DECAY = 1e-4
-BUDGET_STEPS = 10  # most steps of an epoch under a time budget
-LEAD_BATCH = 256  # most samples a step where old labels lead: more steps do better than larger ones
+BUDGET_STEPS = 10  # most steps per epoch under a time budget
+LEAD_BATCH = 256  # most samples per step where old labels lead: more steps do better than larger ones
 MANY = 30  # old classes whose labels alone teach what to look at
-PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to nothing
+PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to 0
+KNOWN = 2000  # old samples by which the length of features is measured
 
 
-def discover_plus(
-    network: Network,
-    problem: Problem,
-    options: DiscoverOptions,
-    *,
-    learning_rate: float = 0.001,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
+@dataclass
+class Progress:
+    """What has to be remembered between epochs."""
+
+    grouped: bool = False  # heads have learned
+    U: Tensor | None = None  # (n, r), with `spectral_weight` alone
+
+
+def discover(
+    network: Network, problem: Problem, options: CDKNetPlusOptions, context: FitContext
 ) -> Discovery:
-    """Stages 1 and 2 of CD-KNet+ in one: the old labels and the samples themselves, learned together.
+    """Stages 1 and 2 in one: the old labels and the samples themselves, learned together.
 
-    It starts from a network that has not seen the old classes alone, unless there are many: one that has no
-    longer sees what sets new ones apart. The pseudo-labels are what several ways to cluster Z agree on
-    (`agreed_labels`); not what the heads say, each of which may cut across a class.
-    """
-    options = suited(options, problem.inputs.sample_shape, problem.n_old_classes)
-    if math.isinf(options.label_weight):
-        raise ValueError(
-            "label_weight must be finite for method 'cd-knet+'. Got inf. Labels alone: method 'cd-knet'."
-        )
-    if options.cut == "heads" and not options.heads and clusterer is None:
-        raise ValueError(
-            "readout 'heads' needs heads. Got 0 (for I/Q the default). Set heads, or take another readout."
-        )
-    view = view_function(options, views, problem.inputs.sample_shape)
-    rate = options.discover_learning_rate or learning_rate
-    timed = history is not None and history.budget is not None
-    objective = Targets(copy.deepcopy(network), problem, options, view, rate, seed, timed=timed)
-    found = climb(objective, clusterer=clusterer, history=history, checkpoint=checkpoint)
-    del found.network.heads
-    return found
-
-
-class Targets(Objective):
-    """maximise  mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads) + nu HSIC(Z, U)
+    maximise  mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads) + nu HSIC(Z, U)
 
     over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
-    old labels and the identity of a sample across its views; or, where the labels lead (`suited`), these
-    alone, for `label_epochs` epochs of the old samples. Then, for `head_steps` steps, also the balanced
-    answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a graph of near neighbours among
-    new samples, made afresh each epoch).
+    old labels and the identity of a sample across its views; or, where the labels lead (`resolve`), the
+    labels alone, for `label_epochs` epochs over the old samples. Then, for `head_steps` steps, also the
+    balanced answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a neighbour graph of new
+    samples, made afresh each epoch).
 
-    The old labels enter as cross-entropy and not as HSIC(Z_l, Y): that draws each old class together into a
-    point, and with it what is near it.
+    It starts from a network that has not been trained on the old classes alone, unless there are many: such a
+    network no longer sees what separates new ones. The old labels enter as cross-entropy and not as
+    HSIC(Z_l, Y): that draws each old class together into a point, and with it what is near it.
+
+    The pseudo-labels are what several clusterings of Z agree on (`agreed_labels`), not what the heads say,
+    each of which may cut across a class.
     """
+    network = copy.deepcopy(network)
+    m_u, nu = options.n_new_classes, options.spectral_weight
+    with seeded(derive_seed(context.seed, "heads")):
+        width, over = network.penultimate.out_features, options.heads // 2
+        heads = Heads(width, problem.n_old_classes, m_u, plain=options.heads, over=over).to(network.device)
+    peak, weights = PEAK * options.discover_learning_rate, [*network.trainable(), *heads.parameters()]
+    optimizer = torch.optim.AdamW(weights, lr=peak, weight_decay=WEIGHT_DECAY, maximize=True)
+    loop = Loop("discover", context, optimizer, network=network, heads=heads)
+    progress = loop.remember(Progress, Progress)
+    plan = schedule(problem, options, timed=context.history.budget is not None)
+    view = view_function(options.views, context.views)
+    draw = torch.Generator().manual_seed(derive_seed(context.seed, "subsample"))
+    graph = problem.new_rows[subsample(len(problem.new_rows), options.subsample, options.min_subsample, draw)]
 
-    on_sphere = True
+    def take(rows: Tensor) -> Tensor:
+        return problem.inputs.take(rows, network.device)
 
-    def __init__(
-        self,
-        network: Network,
-        problem: Problem,
-        options: DiscoverOptions,  # `suited` ones
-        view: Views,
-        rate: float,
-        seed: int,
-        *,
-        timed: bool = False,  # there is a time budget
-    ) -> None:
-        self.network, self.problem, self.options, self.seed = network, problem, options, seed
-        self.view, self.timed = view, timed
-        self.m_u, self.n_heads = wanted_classes(options), options.heads or 0
-        n_old, width = problem.n_old_classes, network.penultimate.out_features
-        with seeded(derive_seed(seed, "heads")):
-            over = self.n_heads // 2
-            self.heads = Heads(width, n_old, self.m_u, plain=self.n_heads, over=over).to(network.device)
-        network.add_module("heads", self.heads)  # so that it is kept with the weights
-        self.peak = PEAK * rate
-        self.optimizer = torch.optim.AdamW(
-            network.trainable(), lr=self.peak, weight_decay=WEIGHT_DECAY, maximize=True
-        )
-        self._plan()
-        draw = torch.Generator().manual_seed(derive_seed(seed, "subsample"))
-        self.U_rows = problem.new_rows[subsample(len(problem.new_rows), options, draw)]
+    def features(samples: list[Tensor], generator: torch.Generator) -> Tensor:
+        """Z of a view of each of these samples."""
+        return unit_length(network.features(torch.cat([view(part, generator) for part in samples])))
 
-    def _plan(self) -> None:
-        """Batches, steps and epochs, and after which share of these new samples have a say."""
-        problem, options = self.problem, self.options
-        self.labels_lead = options.lead == "labels"
-        # A batch is at most a third of the samples: in larger ones nothing changes from step to step.
-        most = min(options.view_batch_size, LEAD_BATCH) if self.labels_lead else options.view_batch_size
-        self.new_size, self.lead_size = (
-            min(most, max(len(rows) // 3, 64)) for rows in (problem.new_rows, problem.old_rows)
-        )
-        self.old_size = self.new_size if self.labels_lead else self.new_size // 2
-        steps = max(1, math.ceil(len(problem.new_rows) / self.new_size))  # once over the new samples
-        if self.timed:  # short epochs: a stage is over at the end of one
-            steps = min(steps, BUDGET_STEPS)
-        self.n_steps, self.n_steps_alone = steps, 0
-        first = math.ceil(options.view_steps / steps)
-        if self.labels_lead:  # an epoch takes as long as one with new samples
-            self.n_steps_alone = math.ceil(steps * (2 * self.new_size + self.old_size) / self.lead_size)
-            first = math.ceil(
-                options.label_epochs * len(problem.old_rows) / self.lead_size / self.n_steps_alone
-            )
-        self.epochs = first
-        asked = (options.view_weight or 0) > 0 or self.n_heads > 0 or options.spectral_weight > 0
-        if not self.labels_lead or asked:  # new samples have a say
-            self.epochs += math.ceil(options.head_steps / steps)
-        self.turn = first / max(self.epochs, 1)
+    while loop.goes_on(plan.epochs):
+        with loop.epoch() as epoch:
+            network.train()
+            grouping = loop.share() >= plan.turn  # heads and U have a say
+            alone = plan.labels_lead and not grouping
+            progress.grouped = grouping
+            if grouping and nu > 0:  # the U step, on a neighbour graph
+                z = embed(network, problem.inputs, graph, normalize=True).features
+                r = min(m_u, len(z) - 1)
+                progress.U = unit_length(neighbor_embedding(z, r, neighbors=options.neighbors).vectors)
+            new = endless_batches(len(problem.new_rows), plan.new_size, epoch.generator)
+            old_size = plan.lead_size if alone else plan.old_size
+            old = endless_batches(len(problem.old_rows), old_size, epoch.generator)
+            in_graph = endless_batches(len(graph), plan.old_size, epoch.generator)
+            n_steps = plan.steps_alone if alone else plan.steps
 
-    def steps(self, loop: Loop, generator: torch.Generator) -> Iterator[dict[str, Term]]:
-        """Views of new and of old samples, and what is asked of them in this part of the stage."""
-        problem = self.problem
-        grouping = loop.share(self.epochs) >= self.turn
-        alone = self.labels_lead and not grouping
-        loop.facts["grouped"] = grouping
-        nu = self.options.spectral_weight if grouping else 0
-        if nu > 0:
-            loop.tensors["U"] = self.graph_step()
-        new = endless_batches(len(problem.new_rows), self.new_size, generator)
-        old = endless_batches(len(problem.old_rows), self.lead_size if alone else self.old_size, generator)
-        in_graph = endless_batches(len(self.U_rows), self.old_size, generator)
-        n_steps = self.n_steps_alone if alone else self.n_steps
-        for step in loop.ticking(list(torch.arange(n_steps)), limit=self.epochs):
-            share = loop.share(self.epochs, float(step) / n_steps)
-            cycle = two_cycles(share, self.turn) if self.labels_lead else one_cycle(share)
-            set_rates(self.optimizer, self.peak * cycle)
-            twice = [] if alone else [self._taken(problem.new_rows[next(new)])] * 2
-            chosen = next(old)
-            Z = self._features([*twice, self._taken(problem.old_rows[chosen])], generator)
-            z, z_old = Z[: -len(chosen)], Z[-len(chosen) :]
-            terms = self._terms(z, z_old, problem.old_targets[chosen].to(Z.device), grouping)
-            if nu > 0:
-                part = next(in_graph)
-                U = Factor(loop.tensors["U"][part].to(Z.device))
-                K = gaussian_kernel(self._features([self._taken(self.U_rows[part])], generator), SIGMA)
-                terms["hsic_U"] = Term(hsic(K, U), nu)
-            yield terms
+            for step in epoch.ticking(list(torch.arange(n_steps))):
+                share = loop.share(float(step) / n_steps)
+                cycle = two_cycles(share, plan.turn) if plan.labels_lead else one_cycle(share)
+                set_rates(optimizer, peak * cycle)
+                twice = [] if alone else [take(problem.new_rows[next(new)])] * 2
+                chosen = next(old)
+                Z = features([*twice, take(problem.old_rows[chosen])], epoch.generator)
+                z, z_old = Z[: -len(chosen)], Z[-len(chosen) :]
+                targets = problem.old_targets[chosen].to(Z.device)
+                terms = view_and_label_terms(heads, z, z_old, targets, options, grouping=grouping)
+                if progress.U is not None and grouping and nu > 0:
+                    part = next(in_graph)
+                    K = gaussian_kernel(features([take(graph[part])], epoch.generator), SIGMA)
+                    terms["hsic_U"] = Term(hsic(K, Factor(progress.U[part].to(Z.device))), nu)
+                if terms:
+                    ascend(optimizer, terms, epoch)
+    if not loop.done:
+        know_old_classes(network, heads, problem)
+    loop.finish()
 
-    def _terms(self, z: Tensor, z_old: Tensor, targets: Tensor, grouping: bool) -> dict[str, Term]:
-        """All but HSIC(Z, U): z are two views of new samples (or none), z_old one of old ones."""
-        options, lam = self.options, self.options.label_weight / 10
-        mu, gamma = options.view_weight or 0, options.collapse_weight
-        terms = {}
-        if mu > 0 and len(z):
-            by_hsic = options.view_term == "hsic"
-            terms["views"] = Term(view_agreement(z, gamma) if by_hsic else -contrastive_loss(z), mu)
-        if grouping and self.n_heads > 0:  # these see to the labels, too
-            losses = head_losses(self.heads, z, z_old, targets, lam, options.head_targets)
-            terms["heads"] = Term(-losses.mean())
-        elif lam > 0:
-            terms["labels"] = Term(-nn.functional.cross_entropy(self.heads.old_logits(z_old), targets), lam)
-        return terms
+    def clusters() -> Clusters:
+        z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
+        settings = {"restarts": options.kmeans_restarts, "seed": context.seed}
+        how, own = options.readout, context.clusterer
+        if how == "heads" and own is None and progress.grouped:
+            labels = consensus(heads, z, m_u, **settings)
+            return Clusters(labels, class_means(z, labels, m_u), votes=False)
+        looks = how == "agreed" and own is None
+        samples = as_vectors(network, problem.inputs, problem.new_rows) if looks else None
+        how = "k-means" if how == "heads" else how  # there was no time for heads to learn
+        return cluster_features(z, m_u, how, own, samples, **settings)
 
-    def _taken(self, rows: Tensor) -> Tensor:
-        return self.problem.inputs.take(rows, self.network.device)
-
-    def _features(self, samples: list[Tensor], generator: torch.Generator) -> Tensor:
-        """Z of a view of each of these."""
-        x = torch.cat([self.view(part, generator) for part in samples])
-        return unit_length(self.network.features(x))
-
-    def graph_step(self) -> Tensor:
-        """U, a row of unit length for each sample of the graph."""
-        z = embed(self.network, self.problem.inputs, self.U_rows, normalize=True).features
-        r = min(self.m_u, len(z) - 1)
-        return unit_length(neighbor_embedding(z, r, neighbors=self.options.neighbors).vectors)
-
-    def end(self) -> None:
-        """Give the network's own outputs the heads' directions of old classes: it then knows them too."""
-        network, rows = self.network, self.problem.old_rows[:2000]
-        length = embed(network, self.problem.inputs, rows, normalize=False).features.norm(dim=1).mean()
-        with torch.no_grad():
-            network.head.weight.copy_(unit_length(self.heads.old) / (TEMPERATURE * length.clamp_min(1e-6)))
-            network.head.bias.zero_()
-
-    def own_labels(self, loop: Loop, z: Tensor) -> Tensor | None:
-        learned = loop.facts.get("grouped", False)
-        if self.options.cut != "heads" or not learned:
-            return None
-        return consensus(self.heads, z, self.m_u, restarts=self.options.kmeans_restarts, seed=self.seed)
-
-    def samples(self) -> Tensor | None:
-        return as_vectors(self.network, self.problem)
-
-    def sigma(self, loop: Loop) -> float:
-        return SIGMA
+    found = once(context.checkpoint, "cluster", Clusters, clusters)
+    U_rows = None if progress.U is None else graph
+    return discovered(network, found, U=progress.U, U_rows=U_rows, sigma=SIGMA)
 
 
-def suited(options: DiscoverOptions, shape: tuple[int, ...], n_old_classes: int) -> DiscoverOptions:
-    """The options with `lead`, `view_weight` and `heads` set, where they are not, as suits the problem.
+def view_and_label_terms(
+    heads: Heads,
+    z: Tensor,
+    z_old: Tensor,
+    targets: Tensor,
+    options: CDKNetPlusOptions,
+    *,
+    grouping: bool,
+) -> dict[str, Term]:
+    """All terms but HSIC(Z, U): z are two views of new samples (or none), z_old one of old ones."""
+    lam, mu = options.label_weight / 10, options.view_weight
+    terms = {}
+    if mu > 0 and len(z):
+        by_hsic = options.view_term == "hsic"
+        agreement = view_agreement(z, options.collapse_weight) if by_hsic else -contrastive_loss(z)
+        terms["views"] = Term(agreement, mu)
+    if grouping and options.heads > 0:  # these see to the labels, too
+        losses = head_losses(heads, z, z_old, targets, lam, options.head_targets)
+        terms["heads"] = Term(-losses.mean())
+    elif lam > 0:
+        terms["labels"] = Term(-nn.functional.cross_entropy(heads.old_logits(z_old), targets), lam)
+    return terms
 
-    A few old classes teach a network to look at what sets these apart and at nothing else; many teach it
-    to look at what sets classes apart. What stays the same across views of a picture is what it shows. Of a
-    recording it is the message, and what is wanted is the sender: there the labels alone say what counts. Of
-    a vector with a part of its features exchanged nobody knows what it is: its views count less.
+
+class Schedule(NamedTuple):
+    """Batches, steps and epochs."""
+
+    labels_lead: bool
+    epochs: int
+    turn: float  # share of the epochs after which heads and U have a say
+    steps: int  # per epoch
+    steps_alone: int  # per epoch on labels alone
+    new_size: int  # samples per step
+    old_size: int
+    lead_size: int  # old samples per step on labels alone
+
+
+def schedule(problem: Problem, options: CDKNetPlusOptions, *, timed: bool) -> Schedule:
+    """Batches, steps and epochs for a problem; epochs are short under a time budget (`timed`)."""
+    labels_lead = options.lead == "labels"
+    # A batch is at most a third of the samples: in larger ones nothing changes from step to step.
+    most = min(options.view_batch_size, LEAD_BATCH) if labels_lead else options.view_batch_size
+    new_size, lead_size = (
+        min(most, max(len(rows) // 3, 64)) for rows in (problem.new_rows, problem.old_rows)
+    )
+    old_size = new_size if labels_lead else new_size // 2
+    steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # once over the new samples
+    if timed:  # a stage is over at the end of an epoch
+        steps = min(steps, BUDGET_STEPS)
+    steps_alone, first = 0, math.ceil(options.view_steps / steps)
+    if labels_lead:  # an epoch takes as long as one with new samples
+        steps_alone = math.ceil(steps * (2 * new_size + old_size) / lead_size)
+        first = math.ceil(options.label_epochs * len(problem.old_rows) / lead_size / steps_alone)
+    epochs = first
+    asked = options.view_weight > 0 or options.heads > 0 or options.spectral_weight > 0
+    if not labels_lead or asked:  # new samples have a say
+        epochs += math.ceil(options.head_steps / steps)
+    turn = first / max(epochs, 1)
+    return Schedule(labels_lead, epochs, turn, steps, steps_alone, new_size, old_size, lead_size)
+
+
+def know_old_classes(network: Network, heads: Heads, problem: Problem) -> None:
+    """Give the network's own outputs the heads' directions of old classes: it then knows them too."""
+    rows = problem.old_rows[:KNOWN]
+    length = embed(network, problem.inputs, rows, normalize=False).features.norm(dim=1).mean()
+    with torch.no_grad():
+        network.head.weight.copy_(unit_length(heads.old) / (TEMPERATURE * length.clamp_min(1e-6)))
+        network.head.bias.zero_()
+
+
+def resolve(options: CDKNetPlusOptions, situation: Situation) -> CDKNetPlusOptions:
+    """The options with `lead`, `view_weight`, `heads` and the learning rate set as suits the problem.
+
+    A few old classes teach a network to look at what separates these and at nothing else; many teach it to
+    look at what separates classes. What stays the same across views of a picture is what it shows. Of a
+    recording it is the message, and what is wanted is the sender: there the labels alone say what counts.
+    Of a vector with some features replaced nobody knows what it is: its views count less.
     """
-    lead, labelled = options.lead, options.label_weight > 0
+    lead, iq = options.lead, situation.kind is SampleKind.IQ
     if lead == "auto":
-        lead = "labels" if labelled and (is_iq(shape) or n_old_classes >= MANY) else "views"
-    if lead == "labels" and not labelled:
-        raise ValueError("label_weight must be above 0 where labels lead. Got 0. Use lead 'views' or 'auto'.")
-    mu = 0.0 if lead == "labels" else 1.0 if len(shape) == 1 else 3.0
-    heads = 0 if is_iq(shape) else 4
+        led = options.label_weight > 0 and (iq or situation.n_old_classes >= MANY)
+        lead = "labels" if led else "views"
+    mu = 0.0 if lead == "labels" else 1.0 if situation.kind is SampleKind.VECTOR else 3.0
+    heads = (0 if iq else 4) if options.heads is None else options.heads
+    if options.readout == "heads" and not heads and not situation.own_clusterer:
+        raise ValueError(
+            "readout 'heads' needs heads. Got 0 (for I/Q the default). Set heads, or use another readout."
+        )
     return replace(
         options,
         lead=lead,
         view_weight=mu if options.view_weight is None else options.view_weight,
-        heads=heads if options.heads is None else options.heads,
+        heads=heads,
+        discover_learning_rate=options.discover_learning_rate or options.learning_rate,
     )
-
-
-def as_vectors(network: Network, problem: Problem) -> Tensor | None:
-    """New samples as the network takes them in, where they are vectors; None else: pixels are no features."""
-    if len(problem.inputs.sample_shape) != 1:
-        return None
-    with torch.no_grad():
-        parts = [
-            network.intake(problem.inputs.take(rows, network.device)).cpu()
-            for rows in problem.new_rows.split(CHUNK)
-        ]
-    return torch.cat(parts)
 
 
 def view_agreement(z: Tensor, gamma: float) -> Tensor:
@@ -278,3 +259,19 @@ def two_cycles(share: float, turn: float) -> float:
     if share < turn:
         return one_cycle(share / turn)
     return one_cycle((share - turn) / (1 - turn)) / 2 if turn < 1 else 0.0
+
+
+METHOD = Method(
+    "cd-knet+",
+    "CD-KNet+",
+    CDKNetPlusOptions,
+    discover,
+    resolve,
+    network="small",
+    pretrains=False,
+    shows_views=True,
+    is_fast=True,
+    looks_at_samples=True,
+    clusterings=("agreed", "spectral", "k-means"),
+    tunable=tuple(CDKNetPlusOptions.__dataclass_fields__),
+)

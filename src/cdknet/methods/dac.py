@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from typing import Any
 
@@ -13,26 +14,25 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cdknet.core.classifiers import class_means
-from cdknet.core.clustering import Clusterer, cluster, wanted_classes
+from cdknet.core.clustering import cluster
 from cdknet.core.hsic import unit_length
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.inputs.arrays import Inputs, input_statistics
-from cdknet.methods.objective import Discovery
+from cdknet.methods.base import Discovery, Found, Method, with_rate
 from cdknet.nets.architectures import build_network
-from cdknet.nets.augment import Views, view_function, warp
+from cdknet.nets.augment import view_function, warp
 from cdknet.nets.layers import channels_last
 from cdknet.nets.network import Network, embed
-from cdknet.options import DiscoverOptions
-from cdknet.runs.checkpoints import Checkpoint
-from cdknet.training.history import History
-from cdknet.training.loop import Loop
+from cdknet.options import DACOptions
+from cdknet.training.context import FitContext
+from cdknet.training.loop import Loop, descend
 from cdknet.training.problem import Problem, batches
 
 FIRST, LAST = 0.9, 0.5  # the likeness from which two samples are taken for one class: at first, at the end
 PASSES = 5  # over a block, between one choice of its pairs and the next
-BATCH_SIZE = 128  # samples a step
+BATCH_SIZE = 128  # samples per step
 DECAY = 0.9  # of RMSprop: Keras's own, in which DAC was written; torch's begins with far longer steps
-LEAST_STEPS = 250  # the blocks of a small set come several times in an epoch, for at least so many steps
+LEAST_STEPS = 250  # the blocks of a small set come several times per epoch, for at least this many steps
 
 
 def threshold(progress: float, last: float = LAST) -> float:
@@ -58,7 +58,7 @@ def pair_loss(features: Tensor, same: Tensor) -> Tensor:
 def _fixed(normalisation: _BatchNorm, scale: float = 1.0) -> _BatchNorm:
     """A normalisation with a fixed scale and no shift.
 
-    Learned ones let an output rise for all samples or for none, and classes fall together.
+    Learned ones let an output rise for all samples or for none, and classes merge.
     """
     nn.init.constant_(normalisation.weight, scale)
     for weight in normalisation.parameters():
@@ -96,18 +96,8 @@ def _start_from_clusters(head: nn.Sequential, z: Tensor, labels: Tensor) -> None
         first.bias.zero_()
 
 
-def discover_dac(
-    network: Network,
-    problem: Problem,
-    options: DiscoverOptions,
-    *,
-    learning_rate: float = 0.001,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
-    last: float = LAST,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
+def discover(
+    network: Network, problem: Problem, options: DACOptions, context: FitContext, *, last: float = LAST
 ) -> Discovery:
     """Stage 2 by DAC: are two samples of one class? Learned from the pairs that are sure already.
 
@@ -119,58 +109,56 @@ def discover_dac(
     classes' mean features, which answer for samples not seen. By the code that DAC's authors released:
     their paper writes cross-entropy over the pairs outside of two thresholds.
     """
-    k = wanted_classes(options)
-    if len(problem.new_rows) < 2:
+    network, rows, k = copy.deepcopy(network), problem.new_rows, options.n_new_classes
+    if len(rows) < 2:
         raise ValueError("method 'dac' learns from pairs: there must be 2 unlabelled samples. Got 1.")
-    network = copy.deepcopy(network)
-    with seeded(derive_seed(seed, "dac head")):
+    with seeded(derive_seed(context.seed, "dac head")):
         head = cluster_head(network.penultimate.out_features, k).to(network.device)
-    network.add_module("rival_head", head)  # so that it is kept with the weights
-    rate = options.discover_learning_rate or learning_rate
-    optimizer = torch.optim.RMSprop(network.trainable(), lr=rate, alpha=DECAY)
-    loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
-    rows = problem.new_rows
-    if loop.epoch == 0 and network.penultimate.out_features != k:
+    weights = [*network.trainable(), *(weight for weight in head.parameters() if weight.requires_grad)]
+    optimizer = torch.optim.RMSprop(weights, lr=options.discover_learning_rate, alpha=DECAY)
+    loop = Loop("discover", context, optimizer, network=network, head=head)
+    found = loop.remember(Found, Found)
+    if loop.is_new and network.penultimate.out_features != k:
         z = embed(network, problem.inputs, rows, normalize=False).features
         near = unit_length(z) if options.normalize_features else z
-        start = cluster(near, k, clusterer, restarts=options.kmeans_restarts, seed=seed)
-        _start_from_clusters(head, z, start)
-    view = view_function(options, views, problem.inputs.sample_shape)
+        settings = {"restarts": options.kmeans_restarts, "seed": context.seed}
+        _start_from_clusters(head, z, cluster(near, k, context.clusterer, **settings))
+    view = view_function(options.views, context.views)
 
     def labels_of(x: Tensor) -> Tensor:
         return label_features(head(network.features(x)))
 
-    def epoch(generator: torch.Generator) -> dict[str, Any]:
-        network.train_without_dropout()  # label features of a sample are to be its own
-        rounds = math.ceil(LEAST_STEPS / (PASSES * math.ceil(len(rows) / BATCH_SIZE)))
-        size = options.discover_batch_size
-        blocks = [block for _ in range(rounds) for block in batches(len(rows), size, generator)]
-        losses, shares, limit = [], [], FIRST
-        for i, block in enumerate(loop.ticking(blocks, limit=options.discover_epochs)):
-            limit = threshold((loop.epoch + i / len(blocks)) / options.discover_epochs, last)
-            x = problem.inputs.take(rows[block], network.device)
-            with torch.no_grad():
-                same = (alike(labels_of(x)) > limit).to(torch.float32)
-            shares.append(float(same.mean()))
-            for part in (b for _ in range(PASSES) for b in batches(len(block), BATCH_SIZE, generator)):
-                loss = pair_loss(labels_of(view(x[part], generator)), same[part][:, part])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append(float(loss.detach()))
-        return {"loss": float(np.mean(losses)), "same": float(np.mean(shares)), "threshold": limit}
-
-    loop.run(options.discover_epochs, epoch)
+    while loop.goes_on(options.discover_epochs):
+        with loop.epoch() as epoch:
+            network.train_without_dropout()  # label features of a sample are to be its own
+            head.train()
+            size, limit = options.discover_batch_size, FIRST
+            rounds = math.ceil(LEAST_STEPS / (PASSES * math.ceil(len(rows) / BATCH_SIZE)))
+            blocks = [block for _ in range(rounds) for block in batches(len(rows), size, epoch.generator)]
+            for i, block in enumerate(epoch.ticking(blocks)):
+                limit = threshold((epoch.number + i / len(blocks)) / options.discover_epochs, last)
+                x = problem.inputs.take(rows[block], network.device)
+                with torch.no_grad():
+                    same = (alike(labels_of(x)) > limit).to(torch.float32)
+                epoch.note(same=same.mean())
+                in_turn = (batches(len(block), BATCH_SIZE, epoch.generator) for _ in range(PASSES))
+                for part in itertools.chain.from_iterable(in_turn):
+                    loss = pair_loss(labels_of(view(x[part], epoch.generator)), same[part][:, part])
+                    epoch.note(loss=descend(optimizer, loss))
+            epoch.record(threshold=limit)
     if not loop.done:
         network.eval()
+        head.eval()
         z = embed(network, problem.inputs, rows, normalize=False).features
         with torch.inference_mode():
             labels = torch.cat([head(part.to(network.device)).argmax(dim=1).cpu() for part in z.split(4096)])
         z = unit_length(z) if options.normalize_features else z
-        loop.tensors |= {"pseudo_labels": labels.clone(), "centers": class_means(z, labels, k)}
+        found.labels, found.centers = labels.clone(), class_means(z, labels, k)
     loop.finish()
-    del network.rival_head
-    return Discovery(network.eval(), loop.tensors["pseudo_labels"], loop.tensors["centers"])
+    return found.discovery(network)
+
+
+METHOD = Method("dac", "DAC", DACOptions, discover, with_rate)
 
 
 # The plain setting of its paper: images without any label.
@@ -209,18 +197,23 @@ def plain_dac(
     epochs: int = 20,
     last: float = LAST,
     in_bfloat16: bool = False,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
+    context: FitContext | None = None,
 ) -> Discovery:
     """DAC as its paper runs it, from random weights and without labels.
 
     The threshold ends at `last`: above .5, it is the beginning of a longer run.
     """
-    options = DiscoverOptions(n_new_classes=n_clusters, discover_epochs=epochs, discover_batch_size=1000)
+    context = (context or FitContext()).changed(views=slight_views)
+    options = DACOptions(
+        n_new_classes=n_clusters,
+        discover_epochs=epochs,
+        discover_batch_size=1000,
+        discover_learning_rate=0.001,
+        views="grey",
+    )
     problem = Problem.from_arrays(X, np.full(len(X), -1))
     shape = problem.inputs.sample_shape
-    with seeded(derive_seed(seed, "network")):
+    with seeded(derive_seed(context.seed, "network")):
         network = build_network(
             shape,
             1,
@@ -232,5 +225,4 @@ def plain_dac(
         nn.init.zeros_(network.penultimate.bias)
     network.penultimate.requires_grad_(False)  # DAC has none
     network.in_bfloat16 = in_bfloat16
-    run: dict[str, Any] = {"seed": seed, "history": history, "checkpoint": checkpoint}
-    return discover_dac(network, problem, options, views=slight_views, last=last, **run)
+    return discover(network, problem, options, context, last=last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,24 +14,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cdknet.core.classifiers import class_means
-from cdknet.core.clustering import Clusterer, cluster, wanted_classes
+from cdknet.core.clustering import cluster
 from cdknet.core.hsic import unit_length
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.inputs.arrays import Inputs
-from cdknet.methods.objective import Discovery
-from cdknet.nets.augment import Views
+from cdknet.methods.base import Discovery, Method, Situation
 from cdknet.nets.network import Intake, Network, embed
-from cdknet.options import DiscoverOptions
-from cdknet.runs.checkpoints import Checkpoint
-from cdknet.training.history import History
-from cdknet.training.loop import Loop
-from cdknet.training.problem import Problem, batches
+from cdknet.options import DECOptions
+from cdknet.training.context import FitContext
+from cdknet.training.loop import Loop, descend
+from cdknet.training.problem import Problem, batches, passes
 
 TOLERANCE = 0.001  # DEC stops when a smaller share of the samples changes its cluster in a round
 LENGTH = 0.3  # the length of Student's t, in root mean squared distances to the own centre at the start;
 # DEC has 1 in units of its codes, which is about this much of their spread in its plain setting
 SLOWER = 0.1  # learning rate of the clustering, as a share of that before it: .01 after .1 in DEC
-LEAST_STEPS = 50  # a small set is passed over several times in a round, for at least so many steps
+LEAST_STEPS = 50  # a round of a small set is several passes, for at least this many steps
 
 # The plain setting, on images.
 LAYERS = (500, 500, 2000, 10)
@@ -62,80 +61,84 @@ def squared_distances(z: Tensor, centers: Tensor) -> Tensor:
     return (squares - 2 * z @ centers.T).clamp_min(0)
 
 
-def discover_dec(
-    network: Network,
-    problem: Problem,
-    options: DiscoverOptions,
-    *,
-    learning_rate: float = 0.001,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> Discovery:
-    """Stage 2 by DEC: features and centres together go where soft assignments become sure ones.
+class Centers(nn.Module):
+    """The centres of the clusters, which learn."""
+
+    def __init__(self, k: int, width: int) -> None:
+        super().__init__()
+        self.points = nn.Parameter(torch.zeros(k, width))
+
+
+@dataclass
+class Assigned:
+    """What has to be remembered between rounds."""
+
+    labels: Tensor  # (n',) cluster of each unlabelled row
+    length: float  # of Student's t
+
+
+def discover(network: Network, problem: Problem, options: DECOptions, context: FitContext) -> Discovery:
+    """Stage 2 by DEC: features and centres together move to where soft assignments become sure ones.
 
     As the paper has it: the network comes from stage 1, and only unlabelled samples are clustered. Centres
     start from k-means. In each round (an epoch) the target P is made from all Q, then KL(P‖Q) falls by
     gradient steps on the network and the centres; no dropout, as in DEC. Ours: Adam, and Student's t has a
-    length (`LENGTH`) measured once, since features on the unit sphere are all near in DEC's own unit.
+    length (`LENGTH`) measured once, since features of unit length are all near in DEC's own unit.
     """
-    k = wanted_classes(options)
-    network = copy.deepcopy(network)
-    centers = nn.Parameter(torch.zeros(k, network.penultimate.out_features, device=network.device))
-    network.register_parameter("rival_centers", centers)  # so that it is kept with the weights
-    rate = options.discover_learning_rate or SLOWER * learning_rate
-    optimizer = torch.optim.Adam(network.trainable(), lr=rate)
-    loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
-    rows = problem.new_rows
+    network, rows, k = copy.deepcopy(network), problem.new_rows, options.n_new_classes
+    centers = Centers(k, network.penultimate.out_features).to(network.device)
+    weights = [centers.points, *network.trainable()]
+    optimizer = torch.optim.Adam(weights, lr=options.discover_learning_rate)
+    loop = Loop("discover", context, optimizer, network=network, centers=centers)
 
     def all_features() -> Tensor:
         return embed(network, problem.inputs, rows, normalize=options.normalize_features).features
 
     def assignment(z: Tensor) -> Tensor:
-        q = [soft_assignment(part, centers.detach().cpu(), loop.facts["length"]) for part in z.split(4096)]
-        return torch.cat(q)
+        points = centers.points.detach().cpu()
+        return torch.cat([soft_assignment(part, points, state.length) for part in z.split(4096)])
 
-    if loop.epoch == 0 and not loop.done:
-        z = all_features()
-        labels = cluster(z, k, clusterer, restarts=options.kmeans_restarts, seed=seed)
-        start = class_means(z, labels, k)
+    def start() -> Assigned:
+        z, settings = all_features(), {"restarts": options.kmeans_restarts, "seed": context.seed}
+        labels = cluster(z, k, context.clusterer, **settings)
+        means = class_means(z, labels, k)
         with torch.no_grad():
-            centers.copy_(start)
-        spread = float((z - start[labels]).square().sum(dim=1).mean())
-        loop.facts["length"] = LENGTH * math.sqrt(spread) or 1.0
-        loop.tensors["pseudo_labels"] = labels
+            centers.points.copy_(means)
+        spread = float((z - means[labels]).square().sum(dim=1).mean())
+        return Assigned(labels, LENGTH * math.sqrt(spread) or 1.0)
 
-    def epoch(generator: torch.Generator) -> dict[str, Any]:
-        q = assignment(all_features())
-        p = target_distribution(q)
-        labels = q.argmax(dim=1)
-        changed = float((labels != loop.tensors["pseudo_labels"]).float().mean())
-        loop.tensors["pseudo_labels"] = labels
-        row: dict[str, Any] = {"loss": float(divergence(p, q)), "changed": changed}
-        if loop.epoch > 0 and changed < TOLERANCE:
-            return {**row, "stop": True}
-        network.train_without_dropout()
-        steps = math.ceil(len(rows) / options.discover_batch_size)
-        passes = math.ceil(LEAST_STEPS / steps)
-        parts = [b for _ in range(passes) for b in batches(len(rows), options.discover_batch_size, generator)]
-        for batch in loop.ticking(parts, limit=options.discover_epochs):
-            z = network.features(problem.inputs.take(rows[batch], network.device))
-            z = unit_length(z) if options.normalize_features else z
-            loss = divergence(p[batch].to(z.device), soft_assignment(z, centers, loop.facts["length"]))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        return row
-
-    loop.run(options.discover_epochs, epoch)
+    state = loop.remember(Assigned, start)
+    while loop.goes_on(options.discover_epochs):
+        with loop.epoch() as epoch:
+            q = assignment(all_features())
+            p = target_distribution(q)
+            labels = q.argmax(dim=1)
+            changed = float((labels != state.labels).float().mean())
+            state.labels = labels
+            epoch.record(loss=float(divergence(p, q)), changed=changed)
+            epoch.stop = epoch.number > 0 and changed < TOLERANCE
+            if epoch.stop:
+                continue
+            network.train_without_dropout()
+            size = options.discover_batch_size
+            for batch in epoch.ticking(passes(len(rows), size, epoch.generator, least_steps=LEAST_STEPS)):
+                z = network.features(problem.inputs.take(rows[batch], network.device))
+                z = unit_length(z) if options.normalize_features else z
+                q = soft_assignment(z, centers.points, state.length)
+                descend(optimizer, divergence(p[batch].to(z.device), q))
     if not loop.done:
-        loop.tensors["pseudo_labels"] = assignment(all_features()).argmax(dim=1)
+        state.labels = assignment(all_features()).argmax(dim=1)
     loop.finish()
-    found = centers.detach().cpu().clone()
-    del network.rival_centers
-    return Discovery(network.eval(), loop.tensors["pseudo_labels"], found)
+    return Discovery(network.eval(), state.labels, centers.points.detach().cpu().clone())
+
+
+def resolve(options: DECOptions, situation: Situation) -> DECOptions:
+    return replace(
+        options, discover_learning_rate=options.discover_learning_rate or SLOWER * options.learning_rate
+    )
+
+
+METHOD = Method("dec", "DEC", DECOptions, discover, resolve)
 
 
 # The plain setting of its paper: images without any label, a stacked denoising autoencoder.
@@ -150,43 +153,31 @@ def plain_dec(
     epochs: int = 40,
     batch_size: int = 256,
     in_bfloat16: bool = False,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
+    context: FitContext | None = None,
 ) -> Discovery:
-    """DEC as its paper runs it, without labels: an autoencoder, then `discover_dec` on its codes."""
-    network = learn_autoencoder(
-        X,
-        layer_epochs,
-        autoencoder_epochs,
-        batch_size=batch_size,
-        in_bfloat16=in_bfloat16,
-        seed=seed,
-        history=history,
-        checkpoint=checkpoint,
-    )
-    options = DiscoverOptions(
+    """DEC as its paper runs it, without labels: an autoencoder, then `discover` on its codes."""
+    context = context or FitContext()
+    epochs_of_both = (layer_epochs, autoencoder_epochs)
+    network = learn_autoencoder(X, epochs_of_both, context, batch_size=batch_size, in_bfloat16=in_bfloat16)
+    options = DECOptions(
         n_new_classes=n_clusters,
         normalize_features=False,
         discover_epochs=epochs,
         discover_batch_size=batch_size,
+        discover_learning_rate=SLOWER * 0.001,
         kmeans_restarts=20,
     )
-    problem = Problem.from_arrays(X, np.full(len(X), -1))
-    return discover_dec(network, problem, options, seed=seed, history=history, checkpoint=checkpoint)
+    return discover(network, Problem.from_arrays(X, np.full(len(X), -1)), options, context)
 
 
 def learn_autoencoder(
     X: NDArray[Any],
-    layer_epochs: int,
-    whole_epochs: int,
+    epochs: tuple[int, int],  # of each layer alone, then of all
+    context: FitContext,
     *,
     batch_size: int = 256,
     learning_rate: float = 0.1,
     in_bfloat16: bool = False,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
 ) -> Network:
     """The encoder of a stacked denoising autoencoder, section 3.2 of DEC: d-500-500-2000-10 and back.
 
@@ -197,7 +188,7 @@ def learn_autoencoder(
     inputs = Inputs(X)
     d = math.prod(inputs.sample_shape)
     sizes = (d, *LAYERS)
-    with seeded(derive_seed(seed, "autoencoder")):
+    with seeded(derive_seed(context.seed, "autoencoder")):
         encoder = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
         decoder = [nn.Linear(b, a) for a, b in itertools.pairwise(sizes)]
         trunk = nn.Sequential(nn.Flatten(), *(part for layer in encoder[:-1] for part in (layer, nn.ReLU())))
@@ -205,11 +196,12 @@ def learn_autoencoder(
         scale = sample.square().mean().sqrt().clamp_min(1e-6).reshape(1)  # ‖x‖² / d near 1, as in DEC
         intake = Intake(torch.zeros(1), scale, add_channel=False)
         network = Network(intake, trunk, encoder[-1], 0.0, nn.Linear(LAYERS[-1], 1), rectified=False)
-    network.add_module("rival_decoder", nn.ModuleList(decoder))
-    network.in_bfloat16 = in_bfloat16
-    optimizer = torch.optim.SGD(network.trainable(), lr=learning_rate, momentum=0.9)
-    loop = Loop("autoencode", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
-    n_layers, limit = len(encoder), layer_epochs * len(encoder) + whole_epochs
+    network.in_bfloat16, back = in_bfloat16, nn.ModuleList(decoder)
+    weights = [*network.trainable(), *back.parameters()]
+    optimizer = torch.optim.SGD(weights, lr=learning_rate, momentum=0.9)
+    loop = Loop("autoencode", context, optimizer, network=network, decoder=back)
+    n_layers, (layer_epochs, whole_epochs) = len(encoder), epochs
+    limit = layer_epochs * n_layers + whole_epochs
 
     def encode(x: Tensor, first: int, last: int) -> Tensor:
         for i in range(first, last):
@@ -223,28 +215,23 @@ def learn_autoencoder(
             x = torch.relu(x) if i > 0 else x
         return x
 
-    def epoch(generator: torch.Generator) -> dict[str, Any]:
-        layer = loop.epoch // layer_epochs if layer_epochs else n_layers
-        alone = layer < n_layers
-        first, last = (layer, layer + 1) if alone else (0, n_layers)
-        total = 0.0
-        for batch in loop.ticking(batches(len(inputs), batch_size, generator), limit=limit):
-            x = intake(inputs.take(batch)).flatten(1)
-            with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
-                with torch.no_grad():
-                    x = encode(x, 0, first)
-                seen = nn.functional.dropout(x, DROPPED) if alone else x
-                code = encode(seen, first, last)
-                code = nn.functional.dropout(code, DROPPED) if alone and last < n_layers else code
-                back = decode(code, first, last)
-            loss = nn.functional.mse_loss(back.float(), x.float())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            total += float(loss.detach()) * len(batch)
-        return {"layer": layer + 1 if alone else 0, "loss": total / len(inputs)}
-
-    loop.run(limit, epoch)
+    while loop.goes_on(limit):
+        with loop.epoch() as epoch:
+            layer = epoch.number // layer_epochs if layer_epochs else n_layers
+            alone = layer < n_layers
+            first, last = (layer, layer + 1) if alone else (0, n_layers)
+            total = 0.0
+            for batch in epoch.ticking(batches(len(inputs), batch_size, epoch.generator)):
+                x = intake(inputs.take(batch)).flatten(1)
+                with torch.autocast("cpu", torch.bfloat16, enabled=in_bfloat16):
+                    with torch.no_grad():
+                        x = encode(x, 0, first)
+                    seen = nn.functional.dropout(x, DROPPED) if alone else x
+                    code = encode(seen, first, last)
+                    code = nn.functional.dropout(code, DROPPED) if alone and last < n_layers else code
+                    output = decode(code, first, last)
+                loss = nn.functional.mse_loss(output.float(), x.float())
+                total += descend(optimizer, loss) * len(batch)
+            epoch.record(layer=layer + 1 if alone else 0, loss=total / len(inputs))
     loop.finish()
-    del network.rival_decoder
     return network

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import numpy as np
@@ -14,22 +13,19 @@ from scipy.spatial.distance import squareform
 from torch import Tensor, nn
 
 from cdknet.core.classifiers import class_means
-from cdknet.core.clustering import Clusterer, wanted_classes
 from cdknet.core.seeds import derive_seed
-from cdknet.methods.objective import Discovery
-from cdknet.nets.augment import Views
+from cdknet.methods.base import Discovery, Found, Method, with_rate
 from cdknet.nets.network import Network, embed
-from cdknet.options import DiscoverOptions
-from cdknet.runs.checkpoints import Checkpoint
-from cdknet.training.history import History
-from cdknet.training.loop import Loop
-from cdknet.training.problem import Problem, batches
+from cdknet.options import PairwiseOptions
+from cdknet.training.context import FitContext
+from cdknet.training.loop import Loop, descend
+from cdknet.training.problem import Problem, passes
 
-ENOUGH = 0.9  # share of pairs told right at which to stop: with more, the distance fits old classes alone
-LEAST_STEPS = 5  # a small set is passed over several times in an epoch, for at least so many steps
+ENOUGH = 0.9  # share of pairs answered right at which to stop: with more, the distance fits old classes alone
+LEAST_STEPS = 5  # an epoch of a small set is several passes, for at least this many steps
 LINKED = 1500  # samples in the tree of clusters, which takes the square of this in time and memory
 SPEAKERS = 20  # members of a cluster that a sample outside the tree is compared with
-LEAST_SHARE = 0.1  # of the mean class size: smaller branches of the tree are strays, not classes
+LEAST_SHARE = 0.1  # of the mean class size: smaller branches of the tree are outliers, not classes
 
 
 class PairHead(nn.Module):
@@ -66,76 +62,57 @@ def draw_pairs(targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Ten
     return same, other
 
 
-def discover_pairwise(
-    network: Network,
-    problem: Problem,
-    options: DiscoverOptions,
-    *,
-    learning_rate: float = 0.001,
-    clusterer: Clusterer | None = None,
-    views: Views | None = None,
-    seed: int = 0,
-    history: History | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> Discovery:
+def discover(network: Network, problem: Problem, options: PairwiseOptions, context: FitContext) -> Discovery:
     """Stage 2 by pairs: learn from old classes what "same class" means, cluster new samples by it.
 
     A distance between features (`PairHead`) learns from as many equal as unequal pairs of old samples; the
-    features stay as stage 1 made them, for when they learn from pairs too, new classes fall together. Then
+    features stay as stage 1 made them, for when they learn from pairs too, new classes merge. Then
     `LINKED` new samples are joined bottom up by the mean dissimilarity of clusters, and the others join the
     cluster whose members they are most alike on average. Shu et al. train features, a classifier that
     rejects and an autoencoder together with the distance, join by the largest dissimilarity, and find the
-    number of clusters themselves; here it is given. `clusterer` and `views` have no part in this.
+    number of clusters themselves; here it is given. A user's own clusterer and views have no part in this.
     """
-    k = wanted_classes(options)
     if problem.n_old_classes < 2:
         raise ValueError(
             f"The pairwise method needs at least 2 old classes to learn from. Got {problem.n_old_classes}."
         )
-    network = copy.deepcopy(network)
+    network, k = copy.deepcopy(network), options.n_new_classes
     head = PairHead(network.penultimate.out_features)
-    network.add_module("rival_head", head)  # so that it is kept with the weights
-    rate = options.discover_learning_rate or learning_rate
-    optimizer = torch.optim.Adam(head.parameters(), lr=rate)
-    loop = Loop("discover", network, optimizer, seed=seed, history=history, checkpoint=checkpoint)
+    optimizer = torch.optim.Adam(head.parameters(), lr=options.discover_learning_rate)
+    loop = Loop("discover", context, optimizer, network=network, head=head)
+    found = loop.remember(Found, Found)
     targets, size = problem.old_targets, options.discover_batch_size
-    if not loop.done:
-        z_old = embed(
-            network, problem.inputs, problem.old_rows, normalize=options.normalize_features
-        ).features
 
-    def epoch(generator: torch.Generator) -> dict[str, Any]:
-        if loop.epoch == 0:
-            same, other = draw_pairs(targets, generator)
-            spread = ((z_old - z_old[same]).abs().mean() + (z_old - z_old[other]).abs().mean()) / 2
-            head.scale.fill_(spread.clamp_min(1e-12))
-        losses, right = [], []
-        passes = math.ceil(LEAST_STEPS / math.ceil(len(targets) / size))
-        parts = [b for _ in range(passes) for b in batches(len(targets), size, generator)]
-        for batch in loop.ticking(parts, limit=options.discover_epochs):
-            if len(targets[batch].unique()) < 2:
-                continue
-            same, other = draw_pairs(targets[batch], generator)
-            z = z_old[batch]
-            logits = torch.cat([head(z, z[same]), head(z, z[other])])
-            answers = torch.cat([torch.ones(len(batch)), torch.zeros(len(batch))])
-            loss = nn.functional.binary_cross_entropy_with_logits(logits, answers)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-            right.append(float(((logits > 0) == (answers > 0)).float().mean()))
-        pairs_right = float(np.mean(right))
-        return {"loss": float(np.mean(losses)), "pairs_right": pairs_right, "stop": pairs_right >= ENOUGH}
+    def features(rows: Tensor) -> Tensor:
+        return embed(network, problem.inputs, rows, normalize=options.normalize_features).features
 
-    loop.run(options.discover_epochs, epoch)
+    z_old = features(problem.old_rows) if not loop.done else torch.zeros(0)
+    while loop.goes_on(options.discover_epochs):
+        with loop.epoch() as epoch:
+            if epoch.number == 0:
+                same, other = draw_pairs(targets, epoch.generator)
+                spread = ((z_old - z_old[same]).abs().mean() + (z_old - z_old[other]).abs().mean()) / 2
+                head.scale.fill_(spread.clamp_min(1e-12))
+            parts = passes(len(targets), size, epoch.generator, least_steps=LEAST_STEPS)
+            for batch in epoch.ticking(parts):
+                if len(targets[batch].unique()) < 2:
+                    continue
+                same, other = draw_pairs(targets[batch], epoch.generator)
+                z = z_old[batch]
+                logits = torch.cat([head(z, z[same]), head(z, z[other])])
+                answers = torch.cat([torch.ones(len(batch)), torch.zeros(len(batch))])
+                loss = descend(optimizer, nn.functional.binary_cross_entropy_with_logits(logits, answers))
+                epoch.note(loss=loss, pairs_right=((logits > 0) == (answers > 0)).float().mean())
+            epoch.stop = float(np.mean(epoch.noted["pairs_right"])) >= ENOUGH
     if not loop.done:
-        z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
-        labels = _cluster_by_similarity(head, z, k, seed)
-        loop.tensors |= {"pseudo_labels": labels, "centers": class_means(z, labels, k)}
+        z = features(problem.new_rows)
+        found.labels = _cluster_by_similarity(head, z, k, context.seed)
+        found.centers = class_means(z, found.labels, k)
     loop.finish()
-    del network.rival_head
-    return Discovery(network.eval(), loop.tensors["pseudo_labels"], loop.tensors["centers"])
+    return found.discovery(network)
+
+
+METHOD = Method("pairwise", "pairwise similarity", PairwiseOptions, discover, with_rate)
 
 
 def _cluster_by_similarity(head: PairHead, z: Tensor, k: int, seed: int) -> Tensor:
@@ -170,10 +147,10 @@ def similarity(head: PairHead, a: Tensor, b: Tensor) -> Tensor:
 
 
 def cut_tree(distances: NDArray[Any], k: int) -> NDArray[np.int64]:
-    """Labels 0 ... k - 1, or -1 for strays, from average-link clustering of an (n, n) table of distances.
+    """Labels 0 ... k - 1, or -1 for outliers, from average-link clustering of an (n, n) table of distances.
 
     Cut where there are first k branches that are not small, going down from the root: a cut into k branches
-    of any size would mostly cut off single strays. If there is no such cut, k branches of any size.
+    of any size would mostly cut off single outliers. If there is no such cut, k branches of any size.
     """
     n = len(distances)
     if k == 1:

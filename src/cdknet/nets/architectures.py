@@ -10,10 +10,12 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from cdknet.inputs.kind import LEAST_LENGTH, SampleKind, kind_of
 from cdknet.nets.layers import ChannelsLast, Crop, Dropout, OverTime, Residual, channels_last, normalised
 from cdknet.nets.network import Intake, Network, Projection
 
 LARGEST_FLATTENED = 200_000
+LEAST_SIDE = {"paper-mnist": 6, "paper-cifar": 10}  # pixels
 
 
 class Architecture(NamedTuple):
@@ -77,19 +79,20 @@ def small(shape: tuple[int, ...]) -> nn.Sequential:
     Grey pictures: three strided convolutions. Colour: residual blocks, trained on parts of the pictures.
     I/Q: over time. Else: dense layers.
     """
-    if is_iq(shape):
+    kind = kind_of(shape)
+    if kind is SampleKind.IQ:
         layers = normalised(shape[0], 64, 7, stride=2, flat=True) + normalised(
             64, 128, 5, stride=2, flat=True
         )
         layers += normalised(128, 128, 5, stride=2, flat=True) + normalised(128, 128, 3, flat=True)
         layers += [nn.AdaptiveAvgPool2d((1, 4)), nn.Flatten()]
         width = 512
-    elif len(shape) == 3 and shape[0] >= 3 and min(shape[1:]) >= 16:
+    elif kind is SampleKind.COLOUR and min(shape[1:]) >= 16:
         layers = [Crop(), *normalised(shape[0], 64, 4, stride=2), *normalised(64, 128, 3, stride=2)]
         layers += [Residual(128), *normalised(128, 256, 3, stride=2), Residual(256)]
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         width = 256
-    elif len(shape) in (2, 3) and min(shape[-2:]) >= 6:
+    elif kind.is_image:
         first = 2 if min(shape[-2:]) >= 16 else 1
         channels = shape[0] if len(shape) == 3 else 1
         layers = [
@@ -116,6 +119,8 @@ def mlp(shape: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 256), nn.ReLU(), Dropout(0.25))
 
 
+ENCODER_FEATURES = 128  # on a user's own encoder
+UNTRAINED = ("none", "pca")  # the samples as they are
 ARCHITECTURES = {
     "paper-mnist": Architecture(paper_mnist, feature_size=128, dropout=0.5),
     "paper-cifar": Architecture(paper_cifar, feature_size=512, dropout=0.5),
@@ -127,27 +132,19 @@ ARCHITECTURES = {
 }
 
 
-def is_iq(shape: tuple[int, ...]) -> bool:
-    """I/Q samples are (2, length); a picture two pixels high is not worth the doubt."""
-    return len(shape) == 2 and shape[0] == 2 and shape[1] >= 32
-
-
 def choose_architecture(shape: tuple[int, ...]) -> str:
-    """The paper's network for samples of this shape."""
-    if is_iq(shape):
-        return "paper-rf"
-    if len(shape) == 3 and shape[0] >= 3 and min(shape[1:]) >= 10:
+    """The name of the paper's network for samples of this shape."""
+    kind = kind_of(shape)
+    if kind is SampleKind.COLOUR and min(shape[1:]) >= LEAST_SIDE["paper-cifar"]:
         return "paper-cifar"
-    if len(shape) in (2, 3) and min(shape[-2:]) >= 6:
-        return "paper-mnist"
-    return "mlp"
+    return "paper-mnist" if kind.is_image else "paper-rf" if kind is SampleKind.IQ else "mlp"
 
 
 def build_network(
     shape: tuple[int, ...],
     n_classes: int,
     *,
-    architecture: str = "auto",
+    architecture: str = "paper",
     encoder: nn.Module | None = None,
     feature_size: int | None = None,
     statistics: tuple[Tensor, Tensor] | None = None,
@@ -161,22 +158,20 @@ def build_network(
             "torch's default type must be float32, in which networks count. Got "
             f"{torch.get_default_dtype()}. Call torch.set_default_dtype(torch.float32) first."
         )
-    name = choose_architecture(shape) if architecture == "auto" else architecture
+    name = choose_architecture(shape) if architecture == "paper" else architecture
     design = ARCHITECTURES[name]
     if encoder is not None:
         trunk: nn.Module = copy.deepcopy(encoder).cpu()  # wherever it lives: the network is moved as a whole
-        add_channel, dropout, default_size = False, 0.0, 128
+        add_channel, dropout, default_size = False, 0.0, ENCODER_FEATURES
     else:
         _check_fits(name, shape)
         trunk, dropout, default_size = design.trunk(shape), design.dropout, design.feature_size
-        pictures = name in ("paper-mnist", "paper-cifar") or (
-            name == "small" and choose_architecture(shape) != "mlp"
-        )
-        add_channel = len(shape) == 2 and not is_iq(shape) and pictures
+        convolves = name in LEAST_SIDE or name == "small"
+        add_channel = len(shape) == 2 and convolves and kind_of(shape) is SampleKind.GREY
     mean, scale = statistics if statistics is not None else (torch.zeros(1), torch.ones(1))
     intake = Intake(mean.clone(), scale.clone(), add_channel)
     width = _output_width(intake, trunk, shape)
-    if name in ("none", "pca"):
+    if name in UNTRAINED:
         size = min(feature_size or design.feature_size, width) if name == "pca" else width
         axes = nn.Linear(width, size) if name == "pca" else cast(nn.Linear, nn.Identity())
         return Projection(intake, trunk, axes, 0.0, nn.Linear(size, n_classes), rectified=False).frozen()
@@ -184,20 +179,21 @@ def build_network(
     rectified = encoder is not None or design.rectified
     penultimate, head = nn.Linear(width, size), nn.Linear(size, n_classes)
     network = Network(intake, trunk, penultimate, dropout, head, rectified=rectified)
-    network.samples_meet |= encoder is not None  # what a user's own layers do with a batch cannot be told
+    network.samples_meet |= encoder is not None  # nobody knows what a user's own layers do with a batch
     return network
 
 
 def _check_fits(name: str, shape: tuple[int, ...]) -> None:
-    image, least = name in ("paper-mnist", "paper-cifar"), {"paper-mnist": 6, "paper-cifar": 10}.get(name, 0)
-    if image and (len(shape) not in (2, 3) or min(shape[-2:]) < least):
+    least = LEAST_SIDE.get(name, 0)
+    if least and (len(shape) not in (2, 3) or min(shape[-2:]) < least):
         raise ValueError(
             f"network={name!r} needs images of at least {least} x {least} pixels. Got samples of shape "
             f"{shape}. Use network='mlp' or 'auto'."
         )
-    if name == "paper-rf" and (len(shape) != 2 or shape[1] < 32):
+    if name == "paper-rf" and (len(shape) != 2 or shape[1] < LEAST_LENGTH):
         raise ValueError(
-            f"network='paper-rf' needs samples of shape (channels, length >= 32). Got {shape}. Use 'auto'."
+            f"network='paper-rf' needs samples of shape (channels, length >= {LEAST_LENGTH}). Got "
+            f"{shape}. Use 'auto'."
         )
 
 
@@ -217,7 +213,7 @@ def _output_width(intake: Intake, trunk: nn.Module, shape: tuple[int, ...]) -> i
         trunk.train(was_training)
     if not isinstance(out, Tensor) or out.ndim < 2 or len(out) != 2:
         got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-        raise ValueError(f"The encoder must return one row a sample, (n, ...). Got {got} for two samples.")
+        raise ValueError(f"The encoder must return one row per sample, (n, ...). Got {got} for two samples.")
     width = out[0].numel()
     if width > LARGEST_FLATTENED:
         raise ValueError(

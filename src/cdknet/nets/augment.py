@@ -1,7 +1,7 @@
-"""Views: the same sample seen a little differently. What stays the same across views is what it is.
+"""Augmented views: the same sample, changed a little. What stays the same across views is what it is.
 
-Each function takes a float batch (n, ...) and a generator and gives a batch of the same shape. `choose_views`
-says which one `auto` means for a kind of sample; a user may pass a function of their own.
+Each function takes a float batch (n, ...) and a generator and returns a batch of the same shape. The kind of
+a sample says which one suits it (`SampleKind`); a user may pass a function of their own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from cdknet.core.columns import is_side_note
-from cdknet.nets.architectures import is_iq
-from cdknet.options import DiscoverOptions
+from cdknet.core.columns import is_categorical
+from cdknet.inputs.kind import SampleKind, kind_of
 
 Views = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -34,7 +33,7 @@ def warp(
     shift: float,
     aspect: float = 0.0,
 ) -> Tensor:
-    """A random affine map a picture: `turn` in degrees, the others as shares. (n, c, h, w).
+    """A random affine map per picture: `turn` in degrees, the others as shares. (n, c, h, w).
 
     `seen` is how much of the picture's width is in the view, from ... to: below 1 it is larger.
     """
@@ -57,7 +56,7 @@ def _darkest(pictures: Tensor) -> Tensor:
 
 
 def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned, zoomed, stretched and shifted; brighter or darker, more or less contrast; half of them blurred.
+    """Turned, zoomed, stretched and shifted; brighter or darker, more or less contrast; half are blurred.
 
     (n, h, w) or (n, c, h, w). Not mirrored: a mirrored digit or letter is another one.
     """
@@ -114,11 +113,11 @@ def _turned(x: Tensor, degrees: Tensor) -> Tensor:
 def vector_views(x: Tensor, generator: torch.Generator) -> Tensor:
     """A fifth of the features replaced by another sample's, and noise a tenth of each feature's spread.
 
-    Of categories that stand beside numbers (`is_side_note`) half are replaced: a handful of values by which
-    samples are known at once, whatever their numbers say, would be all that is learned.
+    Of categorical columns (`is_categorical`) half are replaced: otherwise a handful of values that identify a
+    sample at once, whatever its numbers say, would be all that is learned.
     """
     other = x[torch.randperm(len(x), generator=generator).to(x.device)]
-    replaced = torch.where(is_side_note(x), 0.5, 0.2) if x.ndim == 2 else 0.2
+    replaced = torch.where(is_categorical(x), 0.5, 0.2) if x.ndim == 2 else 0.2
     kept = torch.rand(x.shape, generator=generator).to(x.device) > replaced
     noise = torch.randn(x.shape, generator=generator).to(x) * x.std(dim=0, correction=0)
     return torch.where(kept, x, other) + 0.1 * noise
@@ -134,36 +133,26 @@ VIEWS: dict[str, Views] = {
 
 def check_views(name: str, shape: tuple[int, ...]) -> None:
     """Raise if samples of this shape cannot be seen in these views."""
+    kind = kind_of(shape)
     fits = {
         "grey": len(shape) in (2, 3),
         "colour": len(shape) == 3,
-        "radio": len(shape) == 2 and shape[0] == 2,
+        "radio": kind is SampleKind.IQ,
         "vectors": True,
     }
     if not fits[name]:
-        right = choose_views(shape)
         raise ValueError(
-            f"views={name!r} must suit samples of shape {shape}. They do not. Use 'auto' ({right})."
+            f"views={name!r} must suit samples of shape {shape}. They do not. Use 'auto' ({kind.value})."
         )
 
 
-def choose_views(shape: tuple[int, ...]) -> str:
-    """The views that `auto` means for samples of this shape."""
-    if is_iq(shape):
-        return "radio"
-    if len(shape) == 3:
-        return "colour" if shape[0] >= 3 else "grey"
-    return "grey" if len(shape) == 2 and min(shape) >= 6 else "vectors"
-
-
-def view_function(options: DiscoverOptions, own: Views | None, shape: tuple[int, ...]) -> Views:
-    name = view_name(options, shape)
-    check_views(name, shape)
+def view_function(name: str, own: Views | None) -> Views:
+    """The views of that name, or the user's own."""
     return VIEWS[name] if own is None else _checked(own)
 
 
 def _checked(own: Views) -> Views:
-    """A user's views: of a copy, since they may work in place, and of the shape of what they were given."""
+    """A user's views: of a copy, since they may work in place; the result must have the same shape."""
 
     def view(x: Tensor, generator: torch.Generator) -> Tensor:
         seen = own(x.clone(), generator)
@@ -175,7 +164,3 @@ def _checked(own: Views) -> Views:
         return seen.to(x)
 
     return view
-
-
-def view_name(options: DiscoverOptions, shape: tuple[int, ...]) -> str:
-    return choose_views(shape) if options.views == "auto" else options.views

@@ -1,4 +1,4 @@
-"""What a fit leaves behind: the network and read-out that predict, and how they are kept as plain arrays."""
+"""What predicts: a network, and a classifier of its features where it has no outputs for new classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from cdknet.core.classifiers import Centers, Neighbors, Readout
+from cdknet.core.classifiers import Centers, Classifier, Neighbors
 from cdknet.inputs.arrays import Inputs
 from cdknet.nets.architectures import ARCHITECTURES, build_network
 from cdknet.nets.growth import grow
@@ -65,7 +65,7 @@ class Blueprint(NamedTuple):
             network = build_network(
                 self.sample_shape,
                 self.n_old_classes,
-                architecture="auto" if older else self.architecture,
+                architecture="paper" if older else self.architecture,
                 encoder=encoder,
                 feature_size=self.feature_size,
                 statistics=(torch.zeros(self.statistics_size), torch.ones(self.statistics_size)),
@@ -76,33 +76,33 @@ class Blueprint(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What predicts: the expanded network, or, without expansion, a read-out of f(x)."""
+    """What predicts: the expanded network, or, without expansion, a classifier of f(x)."""
 
     network: Network
     normalize: bool
-    readout: Readout | None = None  # None where the network has all outputs
+    classifier: Classifier | None = None  # None where the network has all outputs
 
     def apply(self, inputs: Inputs) -> Embedded:
         """Features f(x) and logits over old and new classes, of every sample."""
         features, logits = embed(self.network, inputs, normalize=self.normalize)
-        if self.readout is not None:
-            logits = self.readout.logits(features)
+        if self.classifier is not None:
+            logits = self.classifier.logits(features)
         return Embedded(features, logits)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The network's weights and the read-out's points, for a file."""
+        """The network's weights and the classifier's points, for a file."""
         state = self.network.state_dict()
         weights = {f"{_NETWORK}{name}": weight.cpu().numpy() for name, weight in state.items()}
-        if isinstance(self.readout, Centers):
-            weights["centers"] = self.readout.points.numpy()
-        elif isinstance(self.readout, Neighbors):
-            weights |= {"voters": self.readout.points.numpy(), "votes": self.readout.labels.numpy()}
+        if isinstance(self.classifier, Centers):
+            weights["centers"] = self.classifier.points.numpy()
+        elif isinstance(self.classifier, Neighbors):
+            weights |= {"voters": self.classifier.points.numpy(), "votes": self.classifier.labels.numpy()}
         return weights
 
     @property
     def scale(self) -> float:
         """The unit of distances to centres; 1 where there are none."""
-        return self.readout.scale if isinstance(self.readout, Centers) else 1.0
+        return self.classifier.scale if isinstance(self.classifier, Centers) else 1.0
 
     @classmethod
     def from_arrays(
@@ -125,26 +125,12 @@ class Model(NamedTuple):
             network.load_state_dict(state)
         except RuntimeError as error:
             raise ValueError(f"The run's weights must fit its network. Got {error}.") from None
-        readout: Readout | None = None
+        classifier: Classifier | None = None
         if "centers" in weights:
-            readout = Centers(torch.from_numpy(weights["centers"]), scale)
+            classifier = Centers(torch.from_numpy(weights["centers"]), scale)
         elif "voters" in weights and "votes" in weights:
             voters, votes = (torch.from_numpy(weights[k]) for k in ("voters", "votes"))
             if len(voters) != len(votes) or not 0 <= int(votes.min()) <= int(votes.max()) < n_classes:
                 raise ValueError("The run must have a class for each voter. Got votes that do not fit.")
-            readout = Neighbors(voters, votes, n_classes, neighbors)
-        return cls(network.eval(), normalize, readout)
-
-
-def device_of(device: str) -> torch.device:
-    """The device of that name, if it is there; auto: a GPU if there is one."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)  # is it there?
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError):
-        raise ValueError(
-            f"device must be auto, cpu, cuda or cuda:N, and be there. Got {device!r}. Use auto or cpu."
-        ) from None
-    return chosen
+            classifier = Neighbors(voters, votes, n_classes, neighbors)
+        return cls(network.eval(), normalize, classifier)

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from cdknet.core.hsic import unit_length
-from cdknet.inputs.arrays import Inputs
+from cdknet.inputs.arrays import CHUNK, Inputs
+from cdknet.inputs.kind import SampleKind, kind_of
 from cdknet.nets.layers import Dropout
 
 PORTION = 128  # samples that go through a trunk at a time on a CPU: its cache holds what they make
@@ -174,3 +175,14 @@ def embed(
     finally:
         network.train(was_training)
     return Embedded(torch.cat(features).clone(), torch.cat(logits).clone())
+
+
+def as_vectors(network: Network, inputs: Inputs, rows: Tensor) -> Tensor | None:
+    """Samples as the network takes them in, where they are vectors; else None: pixels are no features."""
+    if kind_of(inputs.sample_shape) is not SampleKind.VECTOR:
+        return None
+    with torch.no_grad():
+        parts = [
+            network.intake(inputs.take(part, network.device)).flatten(1).cpu() for part in rows.split(CHUNK)
+        ]
+    return torch.cat(parts)

@@ -1,8 +1,8 @@
 """Radio: simulated WiFi transmitters, real channel-state fingerprints, and users' own recordings.
 
-`ofdm` makes 802.11a/g frames, `impairments` is what devices and the air do to them, `receiver` finds and
-equalises them, `simulate` puts these together as rf-50-sim. `recordings` reads and writes SigMF and raw I/Q,
-`csi` is wifi-csi-30, `voting` goes from slices to transmissions.
+`ofdm` builds 802.11a/g frames, `impairments` models the hardware and the channel, `receiver` finds and
+equalises frames, and `simulate` combines these into rf-50-sim. `recordings` reads SigMF and raw I/Q files and
+writes SigMF, `csi` reads wifi-csi-30, `voting` combines slices into transmissions.
 """
 
 from cdknet.radio.csi import load_wifi_csi_30

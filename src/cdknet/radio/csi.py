@@ -1,10 +1,10 @@
 """`wifi-csi-30`: channel-state fingerprints of 30 real WiFi devices.
 
-Each frame of the file is the channel that one receiver measured on 3 antennas and 30 subcarriers. Its phase
-turns linearly over the subcarriers with the timing and carrier error of that frame, which says nothing of
-the device, so a straight line is taken out; its amplitude scales with the receiver's gain, which is taken
-out too. Consecutive frames of a device are averaged into bursts, which steadies the features and makes the
-set small.
+Each frame of the file is the channel that one receiver measured on 3 antennas and 30 subcarriers. The timing
+and carrier error of a frame, which say nothing about the device, add a phase that is linear over the
+subcarriers, so a straight line is subtracted. The amplitude scales with the receiver's gain, so it is
+normalised. Consecutive frames of a device are averaged into bursts, which makes the features more stable and
+the data set smaller.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ from numpy.typing import NDArray
 N_DEVICES = 30
 SUBCARRIERS = np.r_[-28:-1:2, -1, 1:28:2, 28]  # of a 20 MHz channel, as the receiver reports them
 BURST = 10  # frames
-TRAIN_SHARE = 0.7  # of a device's frames, the first ones
+TRAIN_SHARE = 0.7  # of the frames of each device: the first ones
 
 
 def load_wifi_csi_30(path: str | Path, *, burst: int = BURST) -> dict[str, Any]:
-    """Bursts of channel-state features: the first 70 % of each device's frames train, the later ones test.
+    """Load bursts of channel-state features, split by time.
+
+    The first 70 % of each device's frames are for training, the rest for testing.
 
     Returns
     -------
     dict
         `X_train`, `X_test` (n, 180) float32: amplitudes of 3 antennas x 30 subcarriers, then phases,
-        standardised by the training part; `y_train`, `y_test` (n,) 0..29; `groups_train`, `groups_test` the
+        standardised with the training part; `y_train`, `y_test` (n,) 0..29; `groups_train`, `groups_test` the
         burst of each row; `class_names`; `provenance`.
 
     The receiver's own columns (time stamp, signal strength, gain: `meta` in the file) are never read.
@@ -41,13 +43,13 @@ def load_wifi_csi_30(path: str | Path, *, burst: int = BURST) -> dict[str, Any]:
     names = tuple(f"device-{d + 1:02d}" for d in range(N_DEVICES))
     for d, name in enumerate(names):
         frames = features(csi[device == d + 1])
-        cut = int(TRAIN_SHARE * len(frames))
-        if min(cut, len(frames) - cut) < burst:
+        n_train = int(TRAIN_SHARE * len(frames))
+        if min(n_train, len(frames) - n_train) < burst:
             raise ValueError(
-                f"{path}: each device must have frames for a burst of {burst} in both parts. Got "
+                f"{path}: each device must have at least {burst} frames, one burst, in both parts. Got "
                 f"{len(frames)} frames of {name}."
             )
-        for part, first, some in (("train", 0, frames[:cut]), ("test", cut, frames[cut:])):
+        for part, first, some in (("train", 0, frames[:n_train]), ("test", n_train, frames[n_train:])):
             n = len(some) // burst
             parts[part]["X"].append(some[: n * burst].reshape(n, burst, -1).mean(axis=1))
             parts[part]["y"].append(np.full(n, d))
@@ -65,8 +67,8 @@ def load_wifi_csi_30(path: str | Path, *, burst: int = BURST) -> dict[str, Any]:
 def features(csi: NDArray[np.int8]) -> NDArray[np.float64]:
     """(n, [I, Q], antenna, subcarrier) -> (n, 2 · antennas · subcarriers): amplitudes, then phases.
 
-    Amplitudes have mean square 1 over a frame. Phases are unwrapped along the subcarriers of each antenna and
-    lose their least-squares line: a delay or a phase added to a frame changes nothing.
+    Amplitudes have mean square 1 over a frame. Phases are unwrapped along the subcarriers of each antenna,
+    and their least-squares line is subtracted: adding a delay or a phase to a frame changes nothing.
     """
     h = csi[:, 0] + 1j * csi[:, 1].astype(np.float64)
     amplitude = np.abs(h)
@@ -77,22 +79,22 @@ def features(csi: NDArray[np.int8]) -> NDArray[np.float64]:
 
 
 def without_line(values: NDArray[np.float64], at: NDArray[Any]) -> NDArray[np.float64]:
-    """values - (a + b · at), a and b by least squares along the last axis."""
+    """values - (a + b · at), with a and b by least squares along the last axis."""
     line = np.stack([np.ones(len(at)), at], axis=1)
     return np.asarray(values - values @ np.linalg.pinv(line).T @ line.T)
 
 
 def _read(path: Path) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
-    """`csi` and `device` of the file, checked; no pickles, and no more memory than the file's entries say."""
+    """Read and check `csi` and `device`; no pickles, and no more memory than the zip entries declare."""
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             csi, device = _member(archive, "csi.npy", 2**28), _member(archive, "device.npy", 2**24)
     except FileNotFoundError:
         raise
-    except Exception as error:  # a broken archive shows itself in many ways
+    except Exception as error:  # a corrupted archive can raise almost anything
         raise ValueError(
             f"{path}: must be the wifi-csi-30 archive (.npz with `csi` and `device`, no pickles). Got "
-            f"{type(error).__name__}: {error}. Fetch it again."
+            f"{type(error).__name__}: {error}. Get the file again."
         ) from error
     if csi.dtype != np.int8 or csi.ndim != 4 or csi.shape[1:] != (2, 3, len(SUBCARRIERS)):
         raise ValueError(f"{path}: csi must be int8 of shape (n, 2, 3, 30). Got {csi.dtype} {csi.shape}.")
@@ -100,22 +102,22 @@ def _read(path: Path) -> tuple[NDArray[np.int8], NDArray[np.int64]]:
         raise ValueError(f"{path}: device must be {len(csi)} integers. Got {device.dtype} {device.shape}.")
     if set(np.unique(device).tolist()) != set(range(1, N_DEVICES + 1)):
         raise ValueError(
-            f"{path}: device must name each of 1..{N_DEVICES}. Got {np.unique(device)[:40].tolist()}."
+            f"{path}: device must contain each of 1..{N_DEVICES}. Got {np.unique(device)[:40].tolist()}."
         )
     return csi, device.astype(np.int64)
 
 
 def _member(archive: zipfile.ZipFile, name: str, most: int) -> NDArray[Any]:
-    """One .npy of the archive, read no further than its entry says; a header that asks for more fails."""
+    """One .npy of the archive, no longer than its zip entry declares; a header that needs more fails."""
     size = archive.getinfo(name).file_size
     if size > most:
-        raise ValueError(f"{name} of {size} bytes; {most} at most")
+        raise ValueError(f"{name} has {size} bytes; at most {most} are allowed")
     with archive.open(name) as file:
         if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError(f"{name} of an unknown .npy version")
+            raise ValueError(f"{name} has an unknown .npy version")
         shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
         if dtype.hasobject or fortran:
-            raise ValueError(f"{name} of type {dtype}, or in Fortran order")
+            raise ValueError(f"{name} has type {dtype}, or is in Fortran order")
         return np.frombuffer(file.read(), dtype).reshape(shape)
 
 
@@ -125,10 +127,10 @@ def _provenance(burst: int) -> dict[str, str]:
         "authors": "the authors of that paper",
         "licence": "as stated by its authors; not redistributed with cdknet",
         "caveats": (
-            "One recording a device, so part of what separates the devices is the channel of that recording, "
-            "not the device. Several devices are of one model. Split by time: the first "
-            f"{TRAIN_SHARE:.0%} of each device's frames train, later frames test. Bursts of {burst} "
-            "consecutive frames are averaged. The receiver's own columns (signal strength, gain, time) are "
-            "not used."
+            "One recording per device, so part of what separates the devices is the channel of that "
+            "recording, not the device. Several devices are of the same model. Split by time: the first "
+            f"{TRAIN_SHARE:.0%} of each device's frames are for training, later frames for testing. Bursts "
+            f"of {burst} consecutive frames are averaged. The receiver's own columns (signal strength, gain, "
+            "time) are not used."
         ),
     }

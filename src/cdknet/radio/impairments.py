@@ -1,7 +1,7 @@
-"""What a real transmitter and the air do to a frame; each effect one function with its formula.
+"""What a real transmitter and the channel do to a frame: one function per effect, with its formula.
 
-Signals are complex baseband, (n, samples), one row a transmission, of mean power about 1 where that matters
-(DC offset, amplifier). A parameter is one number, or one a row. The order in a transmitter is
+Signals are complex baseband, (n, samples), one row per transmission, with mean power about 1 where it matters
+(DC offset, amplifier). A parameter is one number, or one number per row. The order in a transmitter is
 
     baseband filters -> I/Q imbalance -> DC offset (carrier leakage) -> amplifier -> phase noise,
     clock skew and carrier offset of its one crystal
@@ -21,7 +21,7 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Device:
-    """The fingerprint: what is fixed in one transmitter. The defaults are a perfect one."""
+    """The fingerprint: the fixed properties of one transmitter. The defaults are a perfect transmitter."""
 
     crystal_ppm: float = 0.0  # carrier offset and clock skew: the standard derives both from one oscillator
     iq_gain_db: float = 0.0  # gain of the Q branch over the I branch
@@ -38,10 +38,10 @@ class Device:
 
 
 def filter_ripple(x: Complex, echo: float, mismatch: float, delay: float, rate: float) -> Complex:
-    """x + a x(t - τ) + (δ / 2) x*(t - τ): baseband filters with an echo, not quite alike in I and Q.
+    """x + a x(t - τ) + (δ / 2) x*(t - τ): baseband filters with an echo that differs slightly in I and Q.
 
-    The echo ripples the response by 20 log10(1 ± a) dB with period 1 / τ. The mismatch δ makes an image that
-    turns with frequency, -20 log10(δ / 2) dB down, which no channel equaliser takes away.
+    The echo ripples the response by 20 log10(1 ± a) dB with period 1 / τ. The mismatch δ makes an image whose
+    phase turns with frequency, -20 log10(δ / 2) dB down, which no channel equaliser removes.
     """
     if not echo and not mismatch:
         return x
@@ -63,7 +63,7 @@ def iq_imbalance(x: Complex, gain_db: float, phase_deg: float) -> Complex:
 
 
 def dc_offset(x: Complex, level_db: float, angle_deg: float, on: NDArray[np.bool_]) -> Complex:
-    """x + 10^(level / 20) e^{jθ} where `on`: the carrier leaks only while the sender sends."""
+    """x + 10^(level / 20) e^{jθ} where `on`: the carrier leaks only while the device transmits."""
     leak = 10 ** (level_db / 20) * np.exp(1j * np.deg2rad(angle_deg))
     return np.asarray(x + on * leak)
 
@@ -77,17 +77,17 @@ def rapp(x: Complex, backoff_db: float, smoothness: float) -> Complex:
 
 
 def phase_noise(x: Complex, rms_deg: float, bandwidth: float, rate: float, normals: Real) -> Complex:
-    """x e^{jφ}, φ a stationary first-order process: flat within the loop bandwidth, 20 dB a decade beyond.
+    """x e^{jφ}, φ a stationary first-order process: flat within the loop bandwidth, -20 dB per decade beyond.
 
-    φ_t = ρ φ_{t-1} + sqrt(1 - ρ²) σ w_t, ρ = exp(-2π B / rate). `normals` are the w, of x's shape.
+    φ_t = ρ φ_{t-1} + sqrt(1 - ρ²) σ w_t, ρ = exp(-2π B / rate). `normals` are the w, with the shape of x.
     """
     if not rms_deg:
         return x
-    from scipy.signal import lfilter  # a second to import, which reading a recording need not wait for
+    from scipy.signal import lfilter  # imported late: it takes a second, and recordings do not need it
 
     rho = np.exp(-2 * np.pi * bandwidth / rate)
     drive = normals * np.sqrt(1 - rho**2)
-    drive[:, 0] = normals[:, 0]  # stationary from the first sample on
+    drive[:, 0] = normals[:, 0]  # stationary from the first sample
     phi = np.deg2rad(rms_deg) * lfilter([1.0], [1.0, -rho], drive, axis=1)
     return np.asarray(x * np.exp(1j * phi))
 
@@ -106,8 +106,8 @@ def clock_skew(x: Complex, ppm: float) -> Complex:
     shift = ppm * 1e-6 * np.arange(x.shape[1])
     if np.abs(shift).max() > 0.2:
         raise ValueError(
-            f"A clock skew may move the last sample by 0.2 at most. Got {np.abs(shift).max():.2f} samples "
-            f"from {ppm} ppm over {x.shape[1]}. Make shorter frames."
+            f"A clock skew must shift the last sample by at most 0.2 samples. Got {np.abs(shift).max():.2f} "
+            f"from {ppm} ppm over {x.shape[1]} samples. Use shorter frames."
         )
     if not ppm:
         return x
@@ -119,7 +119,7 @@ def clock_skew(x: Complex, ppm: float) -> Complex:
 def transmit(
     x: Complex, device: Device, *, rate: float, carrier: float, normals: Real | None = None
 ) -> Complex:
-    """A frame as `device` sends it and a receiver with a perfect crystal, tuned to `carrier`, sees it."""
+    """A frame sent by `device`, as seen by a receiver with a perfect crystal tuned to `carrier`."""
     on = x != 0
     x = filter_ripple(x, device.ripple, device.ripple_mismatch, device.ripple_delay, rate)
     x = iq_imbalance(x, device.iq_gain_db, device.iq_phase_deg)
@@ -127,17 +127,17 @@ def transmit(
     x = rapp(x, device.pa_backoff_db, device.pa_smoothness)
     if device.phase_noise_deg:
         if normals is None:
-            raise ValueError("Phase noise needs `normals` of the signal's shape. Got None.")
+            raise ValueError("Phase noise needs `normals` with the shape of the signal. Got None.")
         x = phase_noise(x, device.phase_noise_deg, device.phase_noise_hz, rate, normals)
     x = clock_skew(x, device.crystal_ppm)
     return carrier_offset(x, device.crystal_ppm * 1e-6 * carrier, rate)
 
 
 def multipath_taps(normals: Real, k_factor: Real, delay_spread: Real) -> Complex:
-    """Gains of taps 50 ns apart, (n, L), total mean power 1, powers falling as exp(-t / delay spread).
+    """Gains of taps 50 ns apart, (n, L), total mean power 1, with power decaying as exp(-t / delay spread).
 
-    `normals` is (n, L, 2). The first tap is Rician: a share K / (K + 1) of its power is a line of sight (its
-    phase is the reference of all others); K = 0 is Rayleigh.
+    `normals` is (n, L, 2). The first tap is Rician: a share K / (K + 1) of its power is line of sight (its
+    phase is the reference for all others); K = 0 is Rayleigh.
     """
     t = np.arange(normals.shape[1]) / SAMPLE_RATE
     power = np.exp(-t / delay_spread[:, None])
@@ -149,13 +149,13 @@ def multipath_taps(normals: Real, k_factor: Real, delay_spread: Real) -> Complex
 
 
 def propagate(x: Complex, taps: Complex, delay: Real, oversampling: int) -> Complex:
-    """Σ_l h_l x(t - l / 20 MHz - delay), then brought down to 20 MS/s by an ideal filter.
+    """Σ_l h_l x(t - l / 20 MHz - delay), then decimated to 20 MS/s by an ideal filter.
 
-    `delay` is in samples at 20 MS/s and need not be whole.
+    `delay` is in samples at 20 MS/s and may be fractional.
     """
     n = x.shape[1] // oversampling
     spectrum = np.fft.fft(x)
-    f = np.fft.fftfreq(n)  # cycles a sample; the band that survives
+    f = np.fft.fftfreq(n)  # cycles per sample, in the band that is left
     near = np.r_[0 : (n + 1) // 2, x.shape[1] - n // 2 : x.shape[1]]
     response = taps @ np.exp(-2j * np.pi * np.arange(taps.shape[1])[:, None] * f)
     response *= np.exp(-2j * np.pi * delay[:, None] * f)
@@ -163,9 +163,9 @@ def propagate(x: Complex, taps: Complex, delay: Real, oversampling: int) -> Comp
 
 
 def thermal_noise(x: Complex, snr_db: Real, normals: Real) -> Complex:
-    """x + n with n white, 10^(-snr / 10) of each row's own mean power over its busy samples."""
+    """x + n with white noise n at 10^(-snr / 10) times each row's mean power over its active samples."""
     power = np.abs(x) ** 2
-    busy = power > 0.01 * power.max(axis=1, keepdims=True)
-    mean = (power * busy).sum(axis=1) / busy.sum(axis=1)
+    active = power > 0.01 * power.max(axis=1, keepdims=True)
+    mean = (power * active).sum(axis=1) / active.sum(axis=1)
     scale = np.sqrt(mean * 10 ** (-snr_db / 10) / 2)
     return np.asarray(x + scale[:, None] * (normals[..., 0] + 1j * normals[..., 1]))

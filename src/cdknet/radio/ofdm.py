@@ -1,11 +1,11 @@
-"""IEEE 802.11a/g (OFDM, 20 MHz) frames by the tables of IEEE Std 802.11-2020, clause 17.
+"""IEEE 802.11a/g (OFDM, 20 MHz) frames, built from the tables of IEEE Std 802.11-2020, clause 17.
 
 A frame at 20 MS/s is
 
     short training field (160) | long training field (160) | SIGNAL (80) | data symbols (80 each)
 
-A symbol is 52 subcarriers k = -26..26 without 0, spaced 312.5 kHz: 48 of data and 4 pilots. Its body has
-64 samples, its guard interval repeats the body's last 16. Everything here works on many frames at once; the
+A symbol has 52 subcarriers k = -26..26 without 0, spaced 312.5 kHz: 48 for data and 4 pilots. Its body has
+64 samples; its guard interval repeats the last 16 of them. All functions work on many frames at once; the
 first axis is always the frame.
 """
 
@@ -22,7 +22,7 @@ Bits = NDArray[np.uint8]
 SAMPLE_RATE = 20e6  # Hz
 FFT = 64  # samples of a symbol's body
 GUARD = 16  # samples of its guard interval
-TRANSITION = 100e-9  # s, the standard's T_TR: neighbouring symbols overlap that long
+TRANSITION = 100e-9  # s, T_TR in the standard: how long neighbouring symbols overlap
 
 USED = np.r_[-26:0, 1:27]  # occupied subcarriers
 PILOTS = np.array([-21, -7, 7, 21])
@@ -33,12 +33,12 @@ STF_SIZE, LTF_SIZE, SYMBOL_SIZE = 160, 160, FFT + GUARD
 
 
 class Rate(NamedTuple):
-    """One row of Table 17-4: modulation and coding of a data rate."""
+    """One row of Table 17-4: modulation and coding of one data rate."""
 
     mbps: int
     signal: tuple[int, int, int, int]  # R1..R4 of the SIGNAL field
     bits_per_subcarrier: int  # 1 BPSK, 2 QPSK, 4 16-QAM, 6 64-QAM
-    keep: tuple[int, ...]  # puncturing pattern over the coder's output A1 B1 A2 B2 ...
+    keep: tuple[int, ...]  # puncturing pattern over the encoder's output A1 B1 A2 B2 ...
     data_bits: int  # N_DBPS
 
     @property
@@ -79,9 +79,9 @@ LTF = _spectrum(USED, [1.0 if sign == "+" else -1.0 for sign in "".join(_LTF_SIG
 
 
 def scrambling_sequence(state: int) -> Bits:
-    """127 bits of x^7 + x^4 + 1 started from the 7-bit `state` (x1 the lowest bit), never all zero."""
+    """127 bits of x^7 + x^4 + 1 from the nonzero 7-bit initial `state` (x1 is the lowest bit)."""
     if not 1 <= state <= 127:
-        raise ValueError(f"The scrambler's state must be 1..127. Got {state}.")
+        raise ValueError(f"The scrambler state must be 1..127. Got {state}.")
     register = [(state >> i) & 1 for i in range(7)]  # x1 .. x7
     out = np.empty(127, np.uint8)
     for i in range(127):
@@ -104,7 +104,7 @@ def convolutional_code(bits: Bits) -> Bits:
 
 
 def interleaver(bits_per_subcarrier: int) -> NDArray[np.intp]:
-    """Where coded bit k of a symbol goes: the two permutations of 17.3.5.7, composed."""
+    """The position of coded bit k in a symbol: the two permutations of 17.3.5.7, composed."""
     n, s = 48 * bits_per_subcarrier, max(bits_per_subcarrier // 2, 1)
     k = np.arange(n)
     i = (n // 16) * (k % 16) + k // 16
@@ -112,14 +112,14 @@ def interleaver(bits_per_subcarrier: int) -> NDArray[np.intp]:
 
 
 def constellation(bits_per_subcarrier: int) -> Complex:
-    """The Gray-coded points by the value of their bits (first bit highest), of mean power 1."""
+    """The Gray-coded points, indexed by the value of their bits (first bit highest), with mean power 1."""
     if bits_per_subcarrier == 1:
         return np.array([-1.0, 1.0], np.complex128)
     m = bits_per_subcarrier // 2
     gray = np.arange(2**m) ^ (np.arange(2**m) >> 1)
     levels = np.empty(2**m)
     levels[gray] = np.arange(1 - 2**m, 2**m, 2)
-    points = levels[:, None] + 1j * levels[None, :]  # the first half of the bits is I
+    points = levels[:, None] + 1j * levels[None, :]  # the first half of the bits gives I
     return np.asarray(points.ravel() / np.sqrt(np.mean(np.abs(points) ** 2)))
 
 
@@ -133,7 +133,7 @@ def _map(coded: Bits, bits_per_subcarrier: int) -> Complex:
 
 
 def signal_bits(rate: Rate, length: NDArray[np.int64]) -> Bits:
-    """SIGNAL's 24 bits: RATE, a reserved 0, LENGTH in bytes (lowest bit first), even parity, six zeros."""
+    """The 24 bits of SIGNAL: RATE, a reserved 0, LENGTH in bytes (lowest bit first), parity, six zeros."""
     if np.any((length < 1) | (length > 4095)):
         raise ValueError(f"LENGTH must be 1..4095 bytes. Got {int(length.min())}..{int(length.max())}.")
     bits = np.zeros((len(length), 24), np.uint8)
@@ -144,7 +144,7 @@ def signal_bits(rate: Rate, length: NDArray[np.int64]) -> Bits:
 
 
 def signal_symbol(rate: Rate, length: NDArray[np.int64]) -> Complex:
-    """SIGNAL's spectrum, (n, 64): BPSK, rate 1/2, not scrambled, pilots by p_0."""
+    """The spectrum of SIGNAL, (n, 64): BPSK, rate 1/2, not scrambled, pilots with polarity p_0."""
     points = _map(convolutional_code(signal_bits(rate, length))[:, None], 1)
     return _with_pilots(points, first=0)[:, 0]
 
@@ -152,9 +152,9 @@ def signal_symbol(rate: Rate, length: NDArray[np.int64]) -> Complex:
 def data_symbols(rate: Rate, payload: Bits, scrambler: NDArray[np.int64], n_symbols: int) -> Complex:
     """Spectra of the first `n_symbols` data symbols, (n, n_symbols, 64).
 
-    The bits are SERVICE (16 zeros) and the payload, scrambled from the 7-bit state, coded and punctured. A
+    The bits are SERVICE (16 zeros) and the payload, scrambled from the 7-bit state, encoded and punctured. A
     payload that ends within these symbols is followed by six zero tail bits and padding, as the standard
-    says; a longer one is the beginning of a longer frame, of which only these symbols are wanted.
+    says. A longer payload belongs to a longer frame, of which only these symbols are made.
     """
     n, wanted = len(payload), n_symbols * rate.data_bits
     tail = 16 + payload.shape[1]
@@ -164,8 +164,8 @@ def data_symbols(rate: Rate, payload: Bits, scrambler: NDArray[np.int64], n_symb
     bits ^= _SCRAMBLERS[scrambler][:, np.arange(wanted) % 127]
     bits[:, tail : tail + 6] = 0
     coded = convolutional_code(bits)
-    kept = np.resize(np.array(rate.keep, bool), coded.shape[1])
-    points = _map(coded[:, kept].reshape(n, n_symbols, rate.coded_bits), rate.bits_per_subcarrier)
+    sent = np.resize(np.array(rate.keep, bool), coded.shape[1])
+    points = _map(coded[:, sent].reshape(n, n_symbols, rate.coded_bits), rate.bits_per_subcarrier)
     return _with_pilots(points, first=1)
 
 
@@ -177,10 +177,10 @@ def _with_pilots(points: Complex, first: int) -> Complex:
 
 
 def waveform(symbols: Complex, *, oversampling: int = 1, lead: int = 0, trail: int = 0) -> Complex:
-    """Frames in time, of mean power 1: both training fields, then `symbols` (n, m, 64) with their guards.
+    """Frames in time, with mean power 1: both training fields, then `symbols` (n, m, 64) with their guards.
 
     `lead` and `trail` are silent samples (at 20 MS/s) before and after. Neighbouring parts overlap for T_TR
-    under the window sin²(π/2 (1/2 + t / T_TR)), which keeps the spectrum within the mask.
+    with the window sin²(π/2 (1/2 + t / T_TR)), which keeps the spectrum within the mask.
     """
     n, m = symbols.shape[:2]
     body = to_time(np.concatenate([np.broadcast_to([STF, LTF], (n, 2, FFT)), symbols], axis=1), oversampling)
@@ -202,7 +202,7 @@ def waveform(symbols: Complex, *, oversampling: int = 1, lead: int = 0, trail: i
 
 
 def to_time(spectra: Complex, oversampling: int = 1) -> Complex:
-    """Bodies of symbols, (..., 64) -> (..., 64 oversampling): 52 subcarriers of power 1 give mean power 1."""
+    """Symbol bodies, (..., 64) -> (..., 64 oversampling): 52 subcarriers of power 1 give mean power 1."""
     wide = np.zeros((*spectra.shape[:-1], FFT * oversampling), np.complex128)
     wide[..., USED] = spectra[..., USED]
     wide[..., 0] = spectra[..., 0]

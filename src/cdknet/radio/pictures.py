@@ -1,4 +1,4 @@
-"""The pictures of docs/radio.md:  python -m cdknet.radio.pictures docs/pictures"""
+"""Draw the figures of docs/radio.md:  python -m cdknet.radio.pictures docs/pictures"""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cdknet.radio.receiver import receive
 from cdknet.radio.simulate import Simulation, draw_device, make_transmissions
 
 INK, FAINT = "#222222", "#bbbbbb"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # told apart by most eyes
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # safe for colour-blind readers
 
 
 def spectrum() -> Figure:
-    """Power spectrum of the perfect and of the most compressed device, under the standard's mask."""
+    """Power spectrum of a perfect device and of the most compressed one, with the mask of the standard."""
     rng = np.random.default_rng(0)
     n, m, rate = 60, 8, ofdm.RATES[54]
     data = ofdm.data_symbols(rate, rng.integers(0, 2, (n, m * 216), np.uint8), rng.integers(1, 128, n), m)
@@ -45,7 +45,7 @@ def spectrum() -> Figure:
 
 
 def frame() -> Figure:
-    """The first 60 µs of one transmission, as it arrives."""
+    """The first 60 µs of one transmission, as received."""
     iq = make_transmissions(replace(Simulation(), snr_db=(25.0, 25.0)), 3, np.array([1])).iq[0]
     t = np.arange(len(iq)) / ofdm.SAMPLE_RATE * 1e6
     figure = Figure(figsize=(7, 3.2), layout="constrained")
@@ -66,7 +66,7 @@ def frame() -> Figure:
 
 
 def constellations() -> Figure:
-    """16-QAM data of one device through many channels, before and after equalising."""
+    """16-QAM data of one device over many channels, before and after equalisation."""
     recipe = replace(Simulation(), mbps=(24,), snr_db=(25.0, 25.0), rayleigh_share=0.0)
     iq = make_transmissions(recipe, 7, np.arange(12)).iq
     got = receive(iq, 1 + recipe.n_data, search=24, lead=40)
@@ -84,7 +84,7 @@ def constellations() -> Figure:
 
 
 def devices() -> Figure:
-    """Six devices, 40 transmissions each: carrier offset, leakage and image as the receiver sees them."""
+    """Six devices, 40 transmissions each: carrier offset, leakage and image as the receiver measures them."""
     recipe = Simulation()
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     panels = figure.subplots(1, 3)
@@ -94,7 +94,7 @@ def devices() -> Figure:
         iq = make_transmissions(recipe, i, np.arange(40)).iq
         got = receive(iq, 1 + recipe.n_data, search=24, lead=40)
         leak = got.symbols[..., 0].mean(axis=1) / np.sqrt(52)
-        # (S + ν S*[-k]) / (1 + ν L L[-k]): regress the short training field's error on what ν would do to it
+        # (S + ν S*[-k]) / (1 + ν L L[-k]): regress the error of the short training field on the effect of ν
         pattern = ofdm.STF.conj()[mirror] - ofdm.STF * ofdm.LTF * ofdm.LTF[mirror]
         error = got.short_training.mean(axis=1) - ofdm.STF
         image = (error[:, used] @ pattern.conj()[used]) / np.vdot(pattern[used], pattern[used])
@@ -120,7 +120,7 @@ def _finish(axes: Axes) -> None:
 
 
 def main(folder: str) -> None:
-    """Write the four pictures to `folder`."""
+    """Write the four figures to `folder`."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     for draw in (spectrum, frame, constellations, devices):
         draw().savefig(Path(folder) / f"radio-{draw.__name__}.png", dpi=110)

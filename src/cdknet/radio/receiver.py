@@ -1,11 +1,11 @@
-"""The receiver: find the frame, take out the carrier offset, equalise from the long training field.
+"""The receiver: find the frame, correct the carrier offset, equalise with the long training field.
 
-The carrier offset is estimated as every 802.11 receiver does, first from the short and then from the long
-training field, and taken out before the frame is demodulated. Equalising divides by the channel that the long
-training field shows, and with it by every linear filter of the transmitter. What stays of a device: its image
-(I/Q imbalance and mismatched filters), its carrier leakage, the compression of its amplifier, its phase noise
-and its clock skew. The carrier offset belongs to the device too, so `equalised_samples` can turn the
-equalised signal back by the estimate: that undoes the receiver's correction, not the equalisation.
+The carrier offset is estimated as in every 802.11 receiver, first from the short and then from the long
+training field, and corrected before the frame is demodulated. Equalisation divides by the channel estimated
+from the long training field, and so by every linear filter of the transmitter. What is left of a device: its
+image (I/Q imbalance and mismatched filters), carrier leakage, amplifier compression, phase noise and clock
+skew. The carrier offset is a property of the device too, so `equalised_samples` can rotate the equalised
+signal back by the estimate: that undoes the receiver's correction, not the equalisation.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from cdknet.radio.ofdm import (
     to_time,
 )
 
-BACKOFF = GUARD // 2  # samples: bodies are cut that early, to be safe when a late path is the strongest
+BACKOFF = GUARD // 2  # samples: bodies start this early, in case a late path is the strongest
 
 
 class Received(NamedTuple):
-    """Frames after the receiver; spectra are equalised, on 64 bins."""
+    """Received frames; spectra are equalised, on 64 bins."""
 
     start: NDArray[np.intp]  # (n,) sample at which the long training field begins
     carrier_hz: NDArray[np.float64]  # (n,) estimated offset
     channel: Complex  # (n, 64) estimate, zero on unused bins
-    short_training: Complex  # (n, 2, 64): its last 128 samples
+    short_training: Complex  # (n, 2, 64): the last 128 samples of that field
     symbols: Complex  # (n, m, 64): SIGNAL, then data
 
 
 def receive(x: Complex, n_symbols: int, *, search: int, lead: int = 0) -> Received:
-    """Demodulate frames (n, samples) whose first sample lies in `lead` .. `lead + search`."""
+    """Demodulate frames (n, samples) whose first sample is between `lead` and `lead + search`."""
     needed = lead + search + STF_SIZE + LTF_SIZE + n_symbols * SYMBOL_SIZE
     if x.shape[1] < needed:
         raise ValueError(f"The signal must have {needed} samples for {n_symbols} symbols. Got {x.shape[1]}.")
@@ -56,14 +56,14 @@ def receive(x: Complex, n_symbols: int, *, search: int, lead: int = 0) -> Receiv
     x = carrier_offset(x, -fine, SAMPLE_RATE)
 
     halves = np.stack([_bodies(x, first), _bodies(x, first + FFT)])  # (2, n, 64)
-    channel = halves.mean(axis=0) * LTF  # the table is ±1, so times is divided by
-    noise = np.mean(np.abs(halves[0] - halves[1])[:, USED] ** 2, axis=1) / 4  # of the mean of two
-    turn = np.exp(2j * np.pi * BACKOFF / FFT)  # an early cut turns subcarrier k by turn^-k
+    channel = halves.mean(axis=0) * LTF  # LTF is ±1, so multiplying is dividing
+    noise = np.mean(np.abs(halves[0] - halves[1])[:, USED] ** 2, axis=1) / 4  # variance of the mean of two
+    turn = np.exp(2j * np.pi * BACKOFF / FFT)  # an early start rotates subcarrier k by turn^-k
     channel[:, 0] = (
         channel[:, 1] * turn + channel[:, -1] / turn
-    ) / 2  # nothing is sent there; neighbours tell
+    ) / 2  # unused: interpolated from its neighbours
 
-    # One tap a subcarrier: Y H* / (|H|² + σ²); without noise that is Y / H.
+    # One tap per subcarrier: Y H* / (|H|² + σ²), which is Y / H without noise.
     bins = np.r_[0, USED]
     equaliser = np.zeros_like(channel)
     equaliser[:, bins] = np.conj(channel[:, bins]) / (np.abs(channel[:, bins]) ** 2 + noise[:, None])
@@ -75,11 +75,11 @@ def receive(x: Complex, n_symbols: int, *, search: int, lead: int = 0) -> Receiv
 
 
 def equalised_samples(received: Received, *, keep_carrier_offset: bool = False) -> Complex:
-    """The stretch a network sees, (n, 64 (2 + m)): short training, SIGNAL and data bodies in time.
+    """The samples a network sees, (n, 64 (2 + m)): short training, SIGNAL and data bodies, in time.
 
-    The long training field is left out: divided by itself it is the table, the same for every device. With
-    `keep_carrier_offset` the samples turn by e^{j 2π f t} again, f the receiver's estimate and t the true
-    time of each sample, counted from the middle of the long training field.
+    The long training field is left out: after equalisation it is the same for every device. With
+    `keep_carrier_offset` the samples are rotated back by e^{j 2π f t}, where f is the receiver's estimate and
+    t the true time of each sample, counted from the middle of the long training field.
     """
     spectra = np.concatenate([received.short_training, received.symbols], axis=1)
     x = to_time(spectra)
@@ -100,7 +100,7 @@ def _offset_by_lag(x: Complex, start: NDArray[np.intp], size: int, lag: int) -> 
 
 
 def _find_long_training(x: Complex, earliest: int, search: int) -> NDArray[np.intp]:
-    """The delay at which both repeats of the long training body correlate best with the table."""
+    """The start at which both copies of the long training body correlate best with the table."""
     body = to_time(LTF)
     at = earliest + 2 * GUARD + np.arange(search + 2 * FFT + 1)
     windows = np.lib.stride_tricks.sliding_window_view(x[:, at[0] : at[-1] + FFT], FFT, axis=1)

@@ -1,8 +1,8 @@
-"""`rf-50-sim`: 50 simulated WiFi transmitters, 141 + 35 transmissions each, after a receiver's equaliser.
+"""`rf-50-sim`: 50 simulated WiFi transmitters, 141 + 35 transmissions each, equalised by a receiver.
 
-It stands in for RF-50, the paper's set of 8,800 transmissions of 50 WiFi devices, which is not public. A
-*device* is fixed by (seed, device); a *transmission* by (seed, device, number) and by nothing else: how many
-others are made, or in which order, does not change it.
+It replaces RF-50, the paper's data set of 8,800 transmissions of 50 WiFi devices, which is not public.
+A *device* depends on (seed, device) alone, a *transmission* on (seed, device, number) alone: how many others
+are made, or in which order, does not change it.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from cdknet.radio.impairments import (
 from cdknet.radio.ofdm import RATES, SAMPLE_RATE, Complex, data_symbols, signal_symbol, waveform
 from cdknet.radio.receiver import equalised_samples, receive
 
-VERSION = 2  # of the recipe: any change to what comes out must raise it
+VERSION = 2  # of the recipe: increase it with any change to the output
 
 _LEAD, _TRAIL = 40, 40  # silent samples around a frame at 20 MS/s
-_TAPS = 8  # 350 ns, well inside the 800 ns guard
+_TAPS = 8  # 350 ns, well within the 800 ns guard
 _DEVICE, _TRANSMISSION = 0, 1  # the two families of random streams
 
 
 @dataclass(frozen=True)
 class Simulation:
-    """The recipe. Ranges are drawn uniformly; docs/radio.md names the tolerances they come from."""
+    """The recipe. Values are drawn uniformly from the ranges, which docs/radio.md explains."""
 
     seed: int = 50
     n_devices: int = 50
-    n_train: int = 141  # transmissions a device
+    n_train: int = 141  # transmissions per device
     n_test: int = 35
-    slices: int = 2  # a transmission
+    slices: int = 2  # per transmission
     slice_length: int = 198
-    # a device
+    # per device
     crystal_ppm: tuple[float, float] = (-15.0, 15.0)
     iq_gain_db: tuple[float, float] = (-0.4, 0.4)
     iq_phase_deg: tuple[float, float] = (-2.0, 2.0)
@@ -57,32 +57,32 @@ class Simulation:
     ripple: tuple[float, float] = (0.0, 0.1)
     ripple_mismatch: tuple[float, float] = (-0.02, 0.02)
     ripple_delay_ns: tuple[float, float] = (50.0, 150.0)
-    # a transmission
+    # per transmission
     mbps: tuple[int, ...] = (6, 12, 24, 54)
     snr_db: tuple[float, float] = (15.0, 25.0)
-    rayleigh_share: float = 0.5  # of the transmissions; the others are Rician
+    rayleigh_share: float = 0.5  # share of Rayleigh transmissions; the others are Rician
     rician_k_db: tuple[float, float] = (3.0, 10.0)
     delay_spread_ns: tuple[float, float] = (20.0, 80.0)
     jitter: float = 16.0  # samples at 20 MS/s
-    drift_ppm: float = 0.3  # standard deviation of the carrier around the device's own
+    drift_ppm: float = 0.3  # standard deviation of the carrier around that of the device
     keep_carrier_offset: bool = True
     carrier_hz: float = 2.437e9  # channel 6
-    oversampling: int = 2  # while the signal is made and amplified
+    oversampling: int = 2  # while the signal is generated and amplified
 
     @property
     def n_data(self) -> int:
-        """Data symbols to make: with 128 samples of short training and SIGNAL they must fill the slices."""
+        """Data symbols per frame: with 128 samples of short training and with SIGNAL they fill the slices."""
         return max(1, -(-self.slices * self.slice_length // 64) - 3)
 
     @property
     def digest(self) -> str:
-        """A name for exactly this recipe and version."""
+        """A hash of this recipe and version."""
         text = json.dumps({"version": VERSION, **asdict(self)}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Transmissions(NamedTuple):
-    """What the receiver's antenna gives at 20 MS/s, one row a transmission, before any processing."""
+    """The antenna signal at 20 MS/s, one row per transmission, before any processing."""
 
     iq: Complex  # (n, samples)
     mbps: NDArray[np.int64]  # (n,)
@@ -91,7 +91,7 @@ class Transmissions(NamedTuple):
 
 
 def draw_device(recipe: Simulation, device: int) -> Device:
-    """The fingerprint of one device, from its own stream."""
+    """The fingerprint of one device, from its own random stream."""
     rng = _stream(recipe.seed, _DEVICE, device)
     return Device(
         crystal_ppm=rng.uniform(*recipe.crystal_ppm),
@@ -109,7 +109,7 @@ def draw_device(recipe: Simulation, device: int) -> Device:
 
 
 def make_transmissions(recipe: Simulation, device: int, numbers: NDArray[np.int64]) -> Transmissions:
-    """Transmissions `numbers` of one device as received, each from its own stream."""
+    """Transmissions `numbers` of one device as received, each from its own random stream."""
     n, m, os_ = len(numbers), recipe.n_data, recipe.oversampling
     samples = _LEAD + 320 + 80 * (1 + m) + _TRAIL
     mbps, length, scrambler = (np.empty(n, np.int64) for _ in range(3))
@@ -151,14 +151,14 @@ def equalised_slices(recipe: Simulation, iq: Complex) -> NDArray[np.float32]:
     """Received transmissions (n, samples) -> network input (n, slices, 2, slice_length)."""
     search = int(np.ceil(recipe.jitter)) + _TAPS
     received = receive(iq, 1 + recipe.n_data, search=search, lead=_LEAD)
-    stretch = equalised_samples(received, keep_carrier_offset=recipe.keep_carrier_offset)
-    cut = stretch[:, : recipe.slices * recipe.slice_length]
-    cut = cut.reshape(len(iq), recipe.slices, recipe.slice_length)
-    return np.stack([cut.real, cut.imag], axis=2).astype(np.float32)
+    samples = equalised_samples(received, keep_carrier_offset=recipe.keep_carrier_offset)
+    slices = samples[:, : recipe.slices * recipe.slice_length]
+    slices = slices.reshape(len(iq), recipe.slices, recipe.slice_length)
+    return np.stack([slices.real, slices.imag], axis=2).astype(np.float32)
 
 
 def simulate(recipe: Simulation | None = None) -> dict[str, Any]:
-    """The whole set in memory; see `load_rf50_sim` for what the dictionary holds."""
+    """The whole data set in memory; see `load_rf50_sim` for the keys of the dictionary."""
     recipe = recipe or Simulation()
     numbers = np.arange(recipe.n_train + recipe.n_test)
     X = np.stack(
@@ -178,7 +178,7 @@ def simulate(recipe: Simulation | None = None) -> dict[str, Any]:
 
 
 def load_rf50_sim(cache_dir: Path | None = None, recipe: Simulation | None = None) -> dict[str, Any]:
-    """The `rf-50-sim` set, made in some seconds or taken from the cache.
+    """The `rf-50-sim` data set, generated in a few seconds or loaded from the cache.
 
     Returns
     -------
@@ -186,8 +186,8 @@ def load_rf50_sim(cache_dir: Path | None = None, recipe: Simulation | None = Non
         `X_train`, `X_test` (n, 2, 198) float32; `y_train`, `y_test` (n,) int; `groups_train`, `groups_test`
         (n,) str, the transmission of each slice; `class_names`; `provenance`.
 
-    With `cache_dir` the arrays are kept there as .npy in a folder named after version, seed and every
-    parameter, and memory-mapped when used again.
+    With `cache_dir` the arrays are saved there as .npy, in a folder named after the version and a hash of all
+    parameters, and memory-mapped from then on.
     """
     recipe = recipe or Simulation()
     if cache_dir is None:
@@ -197,7 +197,7 @@ def load_rf50_sim(cache_dir: Path | None = None, recipe: Simulation | None = Non
         made = simulate(recipe)
         try:
             _write_cache(folder, made)
-        except OSError:  # a cache that cannot be written costs time, not the result
+        except OSError:  # without a writable cache it is slower, but works
             return made
     names = [f"{what}_{part}" for part in ("train", "test") for what in ("X", "y", "groups")]
     try:
@@ -206,7 +206,7 @@ def load_rf50_sim(cache_dir: Path | None = None, recipe: Simulation | None = Non
         }
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(
-            f"{folder}: the cached arrays must be readable. Got {error}. Remove the folder; it is made again."
+            f"{folder}: the cached arrays must be readable. Got {error}. Remove the folder to remake them."
         ) from error
     out["class_names"] = tuple(f"device-{d:02d}" for d in range(recipe.n_devices))
     out["provenance"] = provenance(recipe)
@@ -214,15 +214,15 @@ def load_rf50_sim(cache_dir: Path | None = None, recipe: Simulation | None = Non
 
 
 def provenance(recipe: Simulation) -> dict[str, str]:
-    """Where the set comes from and what not to conclude from it."""
+    """Where the data set comes from, and what not to conclude from it."""
     return {
         "source": f"simulated by cdknet.radio.simulate, recipe version {VERSION}, {recipe.digest}",
         "authors": "the cdknet authors; signal tables from IEEE Std 802.11-2020, clause 17",
         "licence": "MIT, as cdknet",
         "caveats": (
-            "A simulation, not RF-50, which is not public. One perfect receiver; channels drawn anew for "
-            "each transmission; devices neither age nor warm up; no MAC addresses in the payload. Numbers on "
-            "it compare methods with each other and cannot be set beside the paper's."
+            "A simulation, not RF-50, which is not public. One perfect receiver; a new random channel for "
+            "each transmission; devices neither age nor warm up; no MAC addresses in the payload. Use it to "
+            "compare methods with each other, not with the numbers in the paper."
         ),
         "parameters": json.dumps(asdict(recipe), sort_keys=True),
     }
@@ -233,7 +233,7 @@ def _stream(seed: int, *key: int) -> np.random.Generator:
 
 
 def _write_cache(folder: Path, data: dict[str, Any]) -> None:
-    """Write beside `folder`, then rename: a reader never sees half of it."""
+    """Write next to `folder`, then rename: no reader sees an incomplete folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".rf-50-sim-") as scratch:
         made = Path(scratch) / "set"
@@ -244,5 +244,5 @@ def _write_cache(folder: Path, data: dict[str, Any]) -> None:
         try:
             made.replace(folder)
         except OSError:
-            if not folder.is_dir():  # otherwise another process was faster, with the same bytes
+            if not folder.is_dir():  # otherwise another process was faster, with the same content
                 raise

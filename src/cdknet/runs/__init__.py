@@ -1,1 +1,1 @@
-"""Run folders: writing, reading, summing up. No torch here."""
+"""Run folders: the format, checkpoints, summaries, figures and scores. No torch here."""

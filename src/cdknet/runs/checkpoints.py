@@ -1,6 +1,6 @@
-"""Checkpoints: where an unfinished fit stands, and finished stages that several fits share.
+"""Checkpoints: the progress of an unfinished fit, and finished stages that several fits share.
 
-No torch here but in the type of a tensor: `safetensors` reads and writes them.
+This module does not import torch. `safetensors` reads and writes the tensors, so their type is Any here.
 """
 
 from __future__ import annotations
@@ -11,25 +11,22 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cdknet.runs.files import read_json, replace_file
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 class Snapshot(NamedTuple):
-    """Where a stage stands at the end of an epoch."""
+    """The state of a stage at the end of an epoch."""
 
-    epoch: int  # epochs done
-    done: bool  # the stage is over
-    tensors: dict[str, Tensor]
-    facts: dict[str, Any]  # what JSON can hold
+    epoch: int  # epochs completed
+    done: bool  # whether the stage is finished
+    tensors: dict[str, Any]  # torch tensors
+    facts: dict[str, Any]  # JSON values
 
 
 class Checkpoint(Protocol):
-    """Keeps the latest snapshot of each stage."""
+    """Stores the latest snapshot of each stage."""
 
     def load(self, stage: str) -> Snapshot | None: ...
 
@@ -37,7 +34,7 @@ class Checkpoint(Protocol):
 
 
 class NoCheckpoint:
-    """Keeps nothing."""
+    """Stores nothing."""
 
     def load(self, stage: str) -> Snapshot | None:
         return None
@@ -46,23 +43,23 @@ class NoCheckpoint:
         return None
 
 
-# Of a job, what is told apart by digests, which say nothing to a reader.
+# Parts of a job that are stored as digests, and how a message names them: a digest means nothing to a reader.
 DIGESTS = {"data": "other data", "own parts": "another encoder, clusterer or views"}
 
 
 def seed_of_job(folder: str | Path) -> int | None:
-    """The seed of the unfinished job in a checkpoint folder; None where there is none."""
+    """The seed of the unfinished job in a checkpoint folder, or None."""
     path = Path(folder) / "job.json"
     seed = read_json(path).get("seed") if path.exists() else None
     return seed if isinstance(seed, int) else None
 
 
 class FolderCheckpoint:
-    """Keeps the latest snapshot of each stage in a folder, for one job and no other.
+    """Saves the latest snapshot of each stage in a folder that belongs to one job.
 
-    The newest snapshot is always held in memory; it goes to disk when the stage ends, when `flush` is
-    called, and at most every `seconds` (5, or what CDKNET_CHECKPOINT_SECONDS says), so that quick epochs
-    do not wait for the disk.
+    The newest snapshot is held in memory. It is written when the stage ends, when `flush` is called, and
+    otherwise at most every `seconds` (5, or CDKNET_CHECKPOINT_SECONDS), so that short epochs do not wait for
+    the disk.
     """
 
     def __init__(self, folder: str | Path, job: Mapping[str, Any], *, seconds: float | None = None) -> None:
@@ -73,17 +70,17 @@ class FolderCheckpoint:
         path = self.folder / "job.json"
         job = json.loads(json.dumps(job))
         if path.exists():
-            kept = read_json(path)
-            changed = sorted(k for k in kept.keys() | job.keys() if kept.get(k) != job.get(k))
+            saved = read_json(path)
+            changed = sorted(k for k in saved.keys() | job.keys() if saved.get(k) != job.get(k))
             if changed:
                 what = ", ".join(
-                    DIGESTS[k] if k in DIGESTS else f"{k} was {kept.get(k)!r}, is {job.get(k)!r}"
+                    DIGESTS[k] if k in DIGESTS else f"{k} was {saved.get(k)!r}, is {job.get(k)!r}"
                     for k in changed
                 )
                 raise ValueError(
                     f"{self.folder} must hold an unfinished run of the same data and options. Got {what}. "
-                    "Use the same again, or start afresh: remove it (on the command line --force), or take "
-                    "another folder."
+                    "Use the same data and options, or start again: delete the folder (on the command line "
+                    "--force), or choose another one."
                 )
         elif self.folder.exists() and any(self.folder.iterdir()):
             raise ValueError(
@@ -103,13 +100,13 @@ class FolderCheckpoint:
             self.flush()
 
     def begin(self) -> None:
-        """Write what the job is. With the first snapshot, or before other files of it; not before that."""
+        """Write job.json: with the first snapshot, or before other files of the job, but no earlier."""
         if not (self.folder / "job.json").exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             replace_file(self.folder / "job.json", self._job)
 
     def flush(self) -> None:
-        """Write what is held in memory only."""
+        """Write the snapshot that so far is only in memory."""
         if self._pending is None:
             return
         self.begin()
@@ -119,34 +116,34 @@ class FolderCheckpoint:
 
 
 class StageCache:
-    """Keeps finished stages for other fits: one file for each stage and what decided its outcome.
+    """Saves finished stages for other fits: one file per stage and per everything that determines its result.
 
-    `keys` says, for each stage that may be shared, what decided it. `inner` keeps what is not finished.
-    A stage that a watcher cut short is not shared, nor are those after it, which start from it.
+    `keys` has, for each stage that may be shared, all that determines its result. `inner` saves unfinished
+    stages. A stage that a watcher stopped early is not shared, nor are the stages after it.
     """
 
     def __init__(
         self, folder: str | Path, keys: Mapping[str, Any], inner: FolderCheckpoint | None = None
     ) -> None:
         self.folder, self.inner = Path(folder), inner
-        self._cut = False
+        self._stopped_early = False
         self._names = {
             stage: f"{stage}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]}.safetensors"
             for stage, key in keys.items()
         }
 
     def load(self, stage: str) -> Snapshot | None:
-        begun = None if self.inner is None else self.inner.load(stage)
-        self._cut |= begun is not None and bool(begun.facts.get("cut"))
-        if begun is not None or stage not in self._names:
-            return begun
-        return None if self._cut else _read_snapshot(self.folder / self._names[stage])
+        own = None if self.inner is None else self.inner.load(stage)
+        self._stopped_early |= own is not None and bool(own.facts.get("cut"))
+        if own is not None or stage not in self._names:
+            return own
+        return None if self._stopped_early else _read_snapshot(self.folder / self._names[stage])
 
     def save(self, stage: str, snapshot: Snapshot) -> None:
         if self.inner is not None:
             self.inner.save(stage, snapshot)
-        self._cut |= bool(snapshot.facts.get("cut"))
-        if snapshot.done and stage in self._names and not self._cut:
+        self._stopped_early |= bool(snapshot.facts.get("cut"))
+        if snapshot.done and stage in self._names and not self._stopped_early:
             self.folder.mkdir(parents=True, exist_ok=True)
             _write_snapshot(self.folder / self._names[stage], snapshot)
 
@@ -174,5 +171,5 @@ def _read_snapshot(path: Path) -> Snapshot | None:
         return Snapshot(facts.pop("epoch"), facts.pop("done"), tensors, facts)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} must be a checkpoint. Got {error}. Delete it to begin that stage again."
+            f"{path} must be a checkpoint. Got {error}. Delete it to start that stage again."
         ) from None

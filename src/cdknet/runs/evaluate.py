@@ -17,7 +17,8 @@ from cdknet.core.metrics import (
     open_world_report,
     scores,
 )
-from cdknet.data import HiddenTruth, read_labels
+from cdknet.core.openworld import HiddenTruth
+from cdknet.data import read_labels
 from cdknet.runs.format import read_run
 
 
@@ -26,12 +27,12 @@ class Evaluation(NamedTuple):
 
     n_scored: int
     n_unlabelled: int
-    n_strange: int  # ids of the truth that the run does not know
-    n_contradicted: int  # given labels in whose place the truth has another old class
+    n_strange: int  # ids in the truth that the run does not have
+    n_contradicted: int  # given labels for which the truth has another old class
     scores: Scores
     confidence: ConfidenceScores
-    calibrated: bool  # else the confidence ranks samples, and is no share that is right
-    open_world: OpenWorldReport | None  # where the truth says that some of them are of old classes
+    calibrated: bool  # else confidences only rank samples and are not probabilities
+    open_world: OpenWorldReport | None  # if the truth has both old and new classes
     matching: dict[str, str]  # label -> true class
     counts: list[list[int]]  # true class x label
     classes: list[str]
@@ -46,36 +47,37 @@ class Evaluation(NamedTuple):
 
 
 def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
-    """Compare what the run calls its unlabelled samples with the truth, matched by id."""
+    """Compare the labels of the run's unlabelled samples with the truth, matched by id."""
     truth, run = read_labels(truth_file), read_run(folder)
-    unlabelled = [row for row in run.labels if row["given"] == "0"]
-    given = [row for row in run.labels if row["given"] == "1"]
-    scored = [row for row in unlabelled if row["id"] in truth]
-    if not scored and any(row["id"] in truth for row in run.labels):
+    true_names = [truth.get(name) for name in run.ids]  # None where the truth does not have the sample
+    known = np.array([name is not None for name in true_names])
+    unlabelled = np.flatnonzero(~run.given)
+    scored = np.flatnonzero(known & ~run.given)
+    if not len(scored) and known.any():
+        example = f"such as {run.ids[unlabelled[0]]!r}" if len(unlabelled) else "and the run has none"
         raise ValueError(
-            f"{truth_file}: must have the class of a sample that was unlabelled, such as "
-            f"{unlabelled[0]['id']!r}. Got only samples whose class the run was given."
+            f"{truth_file}: must have the class of a sample that was unlabelled, {example}. "
+            "Got only samples whose class the run was given."
         )
-    if not scored:
+    if not len(scored):
         raise ValueError(
-            f"{truth_file}: ids must be those of labels.csv in {folder}, such as {run.labels[0]['id']!r}. "
+            f"{truth_file}: ids must be those of labels.csv in {folder}, such as {run.ids[0]!r}. "
             f"Got {next(iter(truth))!r} and no match."
         )
-    y = np.array([truth[row["id"]] for row in scored])
-    labels = np.array([row["label"] for row in scored])
-    sure = np.array([float(row["confidence"]) for row in scored])
-    old = {str(c) for c in run.config["classes"][: run.config["blueprint"]["n_old_classes"]]}
+    y, labels = np.array([true_names[i] for i in scored]), run.label_names[scored]
+    old = set(run.class_names[: run.n_old])
     new = tuple(sorted(set(y.tolist()) - old))
     mixed = bool(new) and any(c in old for c in y.tolist())
     table = contingency(y, labels)
     classes, clusters = by_name(table.classes.tolist()), by_name(table.clusters.tolist())
+    given = np.flatnonzero(run.given)
     return Evaluation(
         n_scored=len(scored),
         n_unlabelled=len(unlabelled),
-        n_strange=len(truth.keys() - {row["id"] for row in run.labels}),
-        n_contradicted=sum(truth.get(row["id"]) in old - {row["label"]} for row in given),
+        n_strange=len(truth.keys() - set(run.ids)),
+        n_contradicted=sum(true_names[i] in old - {run.label_names[i]} for i in given),
         scores=scores(y, labels),
-        confidence=confidence_scores(y, labels, sure),
+        confidence=confidence_scores(y, labels, run.confidence[scored]),
         calibrated=bool(run.config.get("confidence", {}).get("calibration", {}).get("calibrated")),
         open_world=open_world_report(HiddenTruth(y, new), labels) if mixed else None,
         matching=match_clusters(y, labels),
@@ -86,7 +88,7 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
 
 
 def by_name(names: list[str]) -> list[int]:
-    """The order of names: numbers by their value, 9 before 10, then the others."""
+    """Positions in the order of names: numbers by value (9 before 10), then the others."""
 
     def key(i: int) -> tuple[bool, float, str]:
         number = names[i].removeprefix("-").isdecimal()

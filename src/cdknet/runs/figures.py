@@ -1,4 +1,4 @@
-"""Pictures of a run, as PNG bytes: the map of the embedding, samples of each class, training curves."""
+"""Figures of a run as PNG bytes: the map of the embedding, samples of each class, training curves."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdknet.inputs.kind import kind_of
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from cdknet.runs.format import Run
 
-# Paul Tol's "muted" scheme: told apart under the common colour-vision deficiencies.
+# Paul Tol's "muted" scheme: distinct under the common colour-vision deficiencies.
 MUTED = (
     *("#332288", "#88CCEE", "#44AA99", "#117733", "#999933"),
     *("#DDCC77", "#CC6677", "#882255", "#AA4499", "#7A7A7A"),
 )
-MOST_MAPPED = 5000  # points that t-SNE lays out; the others go to the mean of their neighbours
+MOST_MAPPED = 5000  # points that t-SNE places; the others go to the mean of their neighbours
 
 
 def map_2d(features: NDArray[Any], *, seed: int = 0) -> NDArray[np.float32]:
-    """A place in the plane for every row: t-SNE if openTSNE is installed, else the two main directions."""
+    """(n, 2) a map of the features: t-SNE if openTSNE is installed, else two principal components."""
     features = np.asarray(features, dtype=np.float32)
     if len(features) < 10 or features.shape[1] < 2 or (features == features[0]).all():
-        return _principal(features)
+        return _principal_components(features)
     try:
         import openTSNE
     except ImportError:
-        return _principal(features)
+        return _principal_components(features)
     rows = np.arange(len(features))
     chosen = rows
     if len(rows) > MOST_MAPPED:
@@ -42,24 +44,24 @@ def map_2d(features: NDArray[Any], *, seed: int = 0) -> NDArray[np.float32]:
     tsne = openTSNE.TSNE(perplexity=perplexity, random_state=seed, n_jobs=_threads(), initialization="pca")
     with np.errstate(all="ignore"):
         placed = np.asarray(tsne.fit(features[chosen]), dtype=np.float32)
-    if not np.isfinite(placed).all():  # rows too much alike
-        return _principal(features)
+    if not np.isfinite(placed).all():  # rows that are nearly equal
+        return _principal_components(features)
     if len(chosen) == len(rows):
         return placed
     from sklearn.neighbors import NearestNeighbors
 
     near = NearestNeighbors(n_neighbors=3).fit(features[chosen]).kneighbors(features, return_distance=False)
-    spread = placed[near].mean(axis=1)
-    spread[chosen] = placed
-    return np.asarray(spread, dtype=np.float32)
+    points = placed[near].mean(axis=1)
+    points[chosen] = placed
+    return np.asarray(points, dtype=np.float32)
 
 
 def _threads() -> int:
-    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "2,1": of nested loops
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "2,1" is for nested loops
     return int(asked) if asked.isdecimal() and int(asked) else min(2, os.cpu_count() or 1)
 
 
-def _principal(features: NDArray[Any]) -> NDArray[np.float32]:
+def _principal_components(features: NDArray[Any]) -> NDArray[np.float32]:
     centred = features - features.mean(axis=0)
     _, _, directions = np.linalg.svd(centred[:5000], full_matrices=False)
     out = np.zeros((len(features), 2), dtype=np.float32)
@@ -69,24 +71,19 @@ def _principal(features: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def illustrated(run: Run, X: NDArray[Any]) -> Run:
-    """The run with its map and its pictures."""
-    labels = np.array([row["label"] for row in run.labels])
-    confidence = np.array([row["confidence"] for row in run.labels], dtype=np.float32)
-    classes, n_new = (
-        np.array([str(c) for c in run.config["classes"]]),
-        run.config["blueprint"]["n_new_classes"],
-    )
-    points = map_2d(run.embedding["features"], seed=run.config["seed"] % 2**32)
-    drawn = {
-        "map.png": draw_map(points, labels, classes, n_new),
-        "gallery.png": draw_gallery(X, labels, confidence, classes[len(classes) - n_new :].tolist()),
+    """The run with its map and its figures."""
+    labels, names = run.label_names, np.array(run.class_names)
+    points = map_2d(run.embedding["features"], seed=run.seed % 2**32)
+    pictures = {
+        "map.png": draw_map(points, labels, names, run.n_new),
+        "gallery.png": draw_gallery(X, labels, run.confidence, run.class_names[run.n_old :]),
         "history.png": draw_history(run.history),
     }
-    return replace(run, embedding=run.embedding | {"map": points}, pictures=drawn)
+    return replace(run, embedding=run.embedding | {"map": points}, pictures=pictures)
 
 
 def draw_map(points: NDArray[Any], labels: NDArray[Any], classes: NDArray[Any], n_new: int) -> bytes:
-    """Old classes as dots, new ones as crosses, a colour each. Fig. 3 of the paper."""
+    """The map with old classes as dots and new ones as crosses, one colour per class. Fig. 3 of the paper."""
     figure = new_figure(8.6, 7)
     axes = figure.subplots()
     colours = _colours(len(classes))
@@ -101,7 +98,7 @@ def draw_map(points: NDArray[Any], labels: NDArray[Any], classes: NDArray[Any], 
             marker="x" if new else "o",
             linewidths=0.8 if new else 0,
             color=colours[index],
-            label=f"{_as_written(name)} ({'new' if new else 'old'}, {int(member.sum())})",
+            label=f"{_escaped(name)} ({'new' if new else 'old'}, {int(member.sum())})",
         )
     axes.set(xticks=[], yticks=[], title="Embedding: old classes as dots, discovered ones as crosses")
     for side in axes.spines.values():
@@ -121,37 +118,38 @@ def draw_gallery(
     columns: int = 12,
     most_rows: int = 30,
 ) -> bytes:
-    """One line a class in `names`: its surest samples, then (right of the gap) its least sure."""
+    """One row per class in `names`: its most confident samples, then, after a gap, its least confident."""
     names = list(names)[:most_rows]
     figure = new_figure(columns * 0.75 + 1.2, len(names) * 0.85 + 0.7)
     grid = figure.subplots(len(names), columns + 1, squeeze=False)
-    sure, doubtful = columns * 2 // 3, columns - columns * 2 // 3
-    for line, name in zip(grid, names, strict=True):
-        for axes in line:
+    n_sure = columns * 2 // 3
+    n_unsure = columns - n_sure
+    for panels, name in zip(grid, names, strict=True):
+        for axes in panels:
             axes.set_axis_off()
         members = np.flatnonzero(labels == name)
         order = members[np.argsort(-confidence[members], kind="stable")]
-        first = order[:sure]
-        last = order[len(first) :][-doubtful:]
-        for axes, row in zip(
-            [*line[: len(first)], *line[sure + 1 : sure + 1 + len(last)]], [*first, *last], strict=True
-        ):
+        sure = order[:n_sure]
+        unsure = order[len(sure) :][-n_unsure:]
+        left, right = panels[: len(sure)], panels[n_sure + 1 : n_sure + 1 + len(unsure)]
+        for axes, row in zip([*left, *right], [*sure, *unsure], strict=True):
             _draw_sample(axes, np.asarray(X[row]))
-        line[0].set_title(f"{_as_written(name)}: {len(members)} samples", loc="left", fontsize=9)
-    figure.suptitle("Discovered classes: surest samples left, least sure right", fontsize=10)
+        panels[0].set_title(f"{_escaped(name)}: {len(members)} samples", loc="left", fontsize=9)
+    figure.suptitle("Discovered classes: most confident samples left, least confident right", fontsize=10)
     return _png(figure)
 
 
-def _as_written(name: Any) -> str:
-    """A class name as text: matplotlib takes $ for a formula, and hides what begins with _."""
+def _escaped(name: Any) -> str:
+    """A class name for matplotlib, which would read $ as a formula and hide names that start with _."""
     text = str(name).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
 def _draw_sample(axes: Any, sample: NDArray[Any]) -> None:
-    if sample.ndim == 1 or (sample.ndim == 2 and sample.shape[0] == 2):  # vectors and I/Q as lines
-        for line in np.atleast_2d(sample):
-            axes.plot(line, linewidth=0.6)
+    """An image as it is; I/Q and vectors as lines, one per row."""
+    if not kind_of(sample.shape).is_image:
+        for values in sample.reshape(-1, sample.shape[-1]):
+            axes.plot(values, linewidth=0.6)
         return
     if sample.ndim == 3:
         sample = np.moveaxis(sample, 0, -1)
@@ -163,21 +161,21 @@ def _draw_sample(axes: Any, sample: NDArray[Any]) -> None:
 
 
 def draw_history(history: Sequence[dict[str, Any]]) -> bytes:
-    """A panel a stage with what it recorded, each curve as a share of its own largest value."""
+    """One panel per stage with all that it recorded; each curve is a share of its own largest value."""
     stages = [stage for stage in dict.fromkeys(row["stage"] for row in history) if stage != "calibrate"]
     figure = new_figure(4.2 * max(len(stages), 1), 3.4)
     for axes, stage in zip(figure.subplots(1, max(len(stages), 1), squeeze=False)[0], stages, strict=False):
         rows = [row for row in history if row["stage"] == stage]
-        keys = dict.fromkeys(key for row in rows for key in row)  # a term may come later, or go
+        keys = dict.fromkeys(key for row in rows for key in row)  # a term may start late or end early
         for index, key in enumerate(k for k in keys if k not in ("stage", "epoch", "seconds")):
             values = np.array([row.get(key, np.nan) for row in rows], dtype=float)
-            there = values[np.isfinite(values)]
+            finite = values[np.isfinite(values)]
             axes.plot(
                 [row["epoch"] for row in rows],
-                values / (np.abs(there).max(initial=0) or 1.0),
-                label=f"{key}, {there[0]:.3g} to {there[-1]:.3g}" if len(there) else key,
+                values / (np.abs(finite).max(initial=0) or 1.0),
+                label=f"{key}, {finite[0]:.3g} to {finite[-1]:.3g}" if len(finite) else key,
                 color=MUTED[2 * index % 10],
-                marker="o" if len(there) == 1 else None,
+                marker="o" if len(finite) == 1 else None,
             )
         axes.set(title=stage, xlabel="epoch", ylabel="share of the largest value")
         axes.margins(y=0.08)
@@ -202,7 +200,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 def _png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
-    with warnings.catch_warnings():  # letters that the font has not got are drawn as boxes
+    with warnings.catch_warnings():  # letters that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(buffer, format="png", dpi=110, metadata={"Software": None})
     return buffer.getvalue()

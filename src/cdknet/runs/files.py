@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and read within bounds: JSON, JSON lines, .npz, CSV."""
+"""Files that are written completely or not at all, and read within bounds: JSON, JSON lines, .npz, CSV."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LARGEST_JSON = 256 * 2**20
 
 
 def shown(path: str | Path) -> str:
-    """A path as text that every file and page can hold: what is no UTF-8 in it becomes a question mark."""
+    """A path as text that any file or page can hold: bytes that are not UTF-8 become question marks."""
     return str(path).encode("utf-8", "replace").decode()
 
 
 def plain(value: Any) -> Any:
-    """An option's value as JSON can hold it."""
+    """The value of an option as JSON; an object becomes the name of its class."""
     if isinstance(value, float) and value == float("inf"):
         return "inf"
     if isinstance(value, np.generic):
@@ -35,23 +35,24 @@ def plain(value: Any) -> Any:
 
 
 def from_plain(value: Any) -> Any:
-    """An option's value from what `plain` made of it."""
+    """The value of an option from what `plain` wrote."""
     return float("inf") if value == "inf" else value
 
 
 def check_writable(path: Path) -> None:
-    """Raise unless a file or folder of that name could be made: before the work, not after it."""
+    """Raise unless a file or folder of that name could be created. Called before the work, not after it."""
     above = path.absolute().parent
     while not above.exists() and above != above.parent:
         above = above.parent
     if not path.name:
-        raise ValueError(f"{path} must have a name, such as run or out.csv. Got a place only.")
+        raise ValueError(f"{path} must have a name, such as run or out.csv. Got no name.")
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         what = "which you may not write to" if above.is_dir() else "which is a file"
         raise PermissionError(f"{path} must lie in a folder you may write to. Got {above}, {what}.")
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file of bounded size."""
     size = path.stat().st_size
     if size > LARGEST_JSON:
         raise ValueError(f"{path} must have at most {LARGEST_JSON} bytes. Got {size}.")
@@ -65,7 +66,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The lines of a file that is appended to. A torn last line, of a write cut short, is left out."""
+    """The rows of a file that is appended to. An incomplete last line (interrupted write) is skipped."""
     lines = path.read_text().splitlines()
     out = []
     for index, line in enumerate(lines):
@@ -79,7 +80,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def append_jsonl(path: Path, *lines: Mapping[str, Any]) -> None:
-    """Add lines to a file, and see them on the disk. A torn last line, of a write cut short, goes first."""
+    """Add rows to a file and sync it. An incomplete last line (interrupted write) is removed first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         content = path.read_bytes()
@@ -97,7 +98,7 @@ def npz_bytes(arrays: Arrays) -> bytes:
 
 
 def read_npz(content: bytes) -> Arrays:
-    """The arrays that `npz_bytes` wrote. Stored as they are, so none is larger than what holds it."""
+    """The arrays that `npz_bytes` wrote. Nothing is compressed, so no array is larger than the file."""
     from cdknet.data.arrays import npy_header
 
     arrays = {}
@@ -105,11 +106,11 @@ def read_npz(content: bytes) -> Arrays:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist():
                 if info.compress_type != zipfile.ZIP_STORED or info.file_size > len(content):
-                    raise ValueError(f"{info.filename} must be stored as it is. Got it compressed.")
+                    raise ValueError(f"{info.filename} must be stored, not compressed. Got a compressed one.")
                 data = archive.read(info)
                 header = npy_header(info.filename, io.BytesIO(data))
                 if len(data) - header.offset != header.data_bytes:
-                    raise ValueError(f"{info.filename} must hold what it promises, {header.shape}.")
+                    raise ValueError(f"{info.filename} must hold the array of its header, {header.shape}.")
                 flat = np.frombuffer(data, header.dtype, offset=header.offset) if header.data_bytes else None
                 array = np.empty(header.shape, header.dtype) if flat is None else flat.copy()
                 order: Literal["F", "C"] = "F" if header.fortran_order else "C"
@@ -120,18 +121,19 @@ def read_npz(content: bytes) -> Arrays:
 
 
 def csv_bytes(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> bytes:
-    """A table as CSV. All of a row is quoted where it holds a carriage return, which csv itself would not."""
+    """A table as CSV. A row with a carriage return is quoted in full, which the csv module would not do."""
     text = io.StringIO()
-    plainly = csv.writer(text, lineterminator="\n")
-    quoted = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
-    plainly.writerow(head)
+    plain_rows = csv.writer(text, lineterminator="\n")
+    quoted_rows = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    plain_rows.writerow(head)
     for row in map(tuple, rows):
-        odd = any(isinstance(value, str) and "\r" in value for value in row)
-        (quoted if odd else plainly).writerow(row)
+        has_return = any(isinstance(value, str) and "\r" in value for value in row)
+        (quoted_rows if has_return else plain_rows).writerow(row)
     return text.getvalue().encode()
 
 
 def write_through(path: Path, content: bytes) -> None:
+    """Write a file and sync it to disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -139,7 +141,7 @@ def write_through(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it: readers see the old one or the new one, whole."""
+    """Write a file under a temporary name and rename it: readers see the old or the new file, no part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write_through(temporary, content)

@@ -1,16 +1,22 @@
-"""A run is a folder. Writing and reading it, and the checkpoints of one that is not finished.
+"""A run is a folder: how it is written, and the only parser of it.
 
     config.json          what was asked, what came out, and the size and SHA-256 of every other file
-    history.jsonl        one line an epoch
+    history.jsonl        one row per epoch
     weights.safetensors  the model
-    embedding.npz        features (n, d), confidence (n,), and map (n, 2) where one was made
-    labels.csv           a line a sample: its id, label, whether the label was given, is new, confidence
-    samples.npy          the samples themselves, where they were kept
+    embedding.npz        features (n, d), confidence (n,), and map (n, 2) if one was computed
+    labels.csv           one row per sample: id, label, whether the label was given, whether its class is new,
+                         confidence
+    samples.npy          the samples themselves, if they were stored
     pictures/*.png
-    review.jsonl         what a person changed (`cdknet.explorer.journal`); written later, no part of the sums
+    review.jsonl         what a person changed (`cdknet.explorer.journal`); it grows after the run is written,
+                         so config.json does not list it
 
-Nothing here is ever executed: no pickle, plain JSON, safetensors. A folder is written under a temporary
-name and renamed when whole. Reading needs neither torch nor scikit-learn.
+Confidence is written twice. The float32 array in embedding.npz is the source; the column of labels.csv has
+four digits and is for people. `Run.confidence` falls back to that column where the array is missing, in older
+and hand-made runs.
+
+Nothing in a run is ever executed: no pickle, plain JSON, safetensors. A folder is written under a temporary
+name and renamed when complete. Reading needs neither torch nor scikit-learn.
 """
 
 from __future__ import annotations
@@ -22,57 +28,162 @@ import json
 import os
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cdknet.runs.files import Arrays, check_writable, csv_bytes, npz_bytes, read_json, read_npz, write_through
-from cdknet.runs.fingerprints import _stored_type
-
-if TYPE_CHECKING:
-    pass
-
+from cdknet.runs.fingerprints import stored_type
 
 FORMAT, VERSION = "cdknet-run", 1
+
+HISTORY, WEIGHTS, EMBEDDING = "history.jsonl", "weights.safetensors", "embedding.npz"
+LABELS, SAMPLES, PICTURES = "labels.csv", "samples.npy", "pictures/"
+
+LABEL_COLUMNS = ("id", "label", "given", "new", "confidence")
+
+LARGEST_SAMPLES = 4 * 2**30  # bytes of samples that a run stores unless asked otherwise
+MOST_CLASSES = 60_000  # class ids are 16-bit numbers and never reused
 
 
 @dataclass(frozen=True)
 class Run:
-    """The contents of a run folder."""
+    """The contents of a run folder. Columns have one entry per sample, in the order of labels.csv."""
 
     config: dict[str, Any]
     history: list[dict[str, Any]]
     weights: Arrays
     embedding: Arrays
-    labels: list[dict[str, str]]  # the lines of labels.csv
-    pictures: dict[str, bytes] = field(default_factory=dict)  # name without folder -> PNG
-    samples: NDArray[Any] | None = None  # (n, ...); a memory map where it was read from a folder
+    labels: list[dict[str, str]]  # rows of labels.csv, for writers; readers use the columns below
+    pictures: dict[str, bytes] = field(default_factory=dict)  # file name -> PNG
+    samples: NDArray[Any] | None = None  # (n, ...); a memory map if it was read from a folder
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    # Classes
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, old ones first."""
+        return [str(name) for name in self.config["classes"]]
+
+    @property
+    def class_ids(self) -> list[int]:
+        """Ids of the classes. A refined run keeps those of the run it came from."""
+        return [int(i) for i in self.config.get("class_ids") or range(len(self.class_names))]
+
+    @property
+    def next_class_id(self) -> int:
+        """The smallest id that no class ever had."""
+        return max(int(self.config.get("next_class_id") or 0), max(self.class_ids) + 1)
+
+    @property
+    def n_old(self) -> int:
+        return int(self.config["blueprint"]["n_old_classes"])
+
+    @property
+    def n_new(self) -> int:
+        return int(self.config["blueprint"]["n_new_classes"])
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        return tuple(self.config["blueprint"]["sample_shape"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    # Columns
+
+    @cached_property
+    def ids(self) -> list[str]:
+        return [row["id"] for row in self.labels]
+
+    @cached_property
+    def label_names(self) -> NDArray[np.str_]:
+        """(n,) the name of each sample's class."""
+        return np.array([row["label"] for row in self.labels], dtype=np.str_)
+
+    @cached_property
+    def class_index(self) -> NDArray[np.int64]:
+        """(n,) the position of each sample's class in `class_names`."""
+        position = {name: index for index, name in enumerate(self.class_names)}
+        return np.array([position[row["label"]] for row in self.labels], dtype=np.int64)
+
+    @cached_property
+    def given(self) -> NDArray[np.bool_]:
+        """(n,) whether the label was given, not found."""
+        return np.array([row["given"] == "1" for row in self.labels], dtype=np.bool_)
+
+    @property
+    def new(self) -> NDArray[np.bool_]:
+        """(n,) whether the sample's class is a new one."""
+        return self.class_index >= self.n_old
+
+    @cached_property
+    def confidence(self) -> NDArray[np.float32]:
+        """(n,) from embedding.npz; from labels.csv, to four digits, in runs that have it only there."""
+        stored = self.embedding.get("confidence")
+        if stored is None:
+            stored = np.array([row["confidence"] for row in self.labels], dtype=np.float32)
+        return np.ascontiguousarray(stored, dtype=np.float32)
+
+    @cached_property
+    def features(self) -> NDArray[np.float32]:
+        """(n, d)"""
+        return np.ascontiguousarray(self.embedding["features"], dtype=np.float32)
+
+    def check(self) -> None:
+        """Raise ValueError unless the parts of the run fit together."""
+        names, ids = self.class_names, self.class_ids
+        if not names:
+            raise ValueError("no classes")
+        if len({*names}) != len(names) or len({*ids}) != len(ids):
+            raise ValueError("classes that share a name or an id")
+        if len(ids) != len(names) or min(ids) < 0 or self.next_class_id > MOST_CLASSES:
+            raise ValueError(f"{len(ids)} ids for {len(names)} classes, from {min(ids)} to {max(ids)}")
+        if min(self.n_old, self.n_new) < 0 or self.n_old + self.n_new != len(names):
+            raise ValueError(f"{len(names)} names for {self.n_old} old and {self.n_new} new classes")
+        if not 1 <= len(self.sample_shape) <= 3 or not all(isinstance(s, int) for s in self.sample_shape):
+            raise ValueError(f"samples of shape {self.sample_shape}")
+        if self.seed < 0:
+            raise ValueError(f"the seed {self.seed}")
+        if not all(isinstance(row, dict) and "stage" in row for row in self.history):
+            raise ValueError(f"a row of {HISTORY} without a stage")
+        if self.labels and (missing := {"id", "label", "given"} - self.labels[0].keys()):
+            raise ValueError(f"no column {min(missing)} in {LABELS}")
+        if unknown := {row["label"] for row in self.labels} - {*names}:
+            raise ValueError(f"the label {min(unknown)!r}, which is not one of the classes")
+        features, confidence = self.features, self.confidence
+        if features.ndim != 2 or len(features) != len(self) or not len(self):
+            raise ValueError(f"{len(features)} rows of features for {len(self)} samples")
+        if confidence.shape != (len(self),):
+            raise ValueError(f"confidences of shape {confidence.shape} for {len(self)} samples")
+        if not np.isfinite(features).all() or not np.isfinite(confidence).all():
+            raise ValueError("features or confidences that are not finite")
 
 
-LABEL_COLUMNS = ("id", "label", "given", "new", "confidence")
-
-SAMPLES = "samples.npy"
-
-LARGEST_SAMPLES = 4 * 2**30  # bytes of samples that are kept in a run without being asked
+# Writing
 
 
 def storable(X: NDArray[Any], *, largest: int = LARGEST_SAMPLES) -> NDArray[Any] | None:
-    """`X` if a run may hold it: as float32 (uint8 and float16 stay) it has at most `largest` bytes."""
-    return X if X.size * _stored_type(X.dtype).itemsize <= largest else None
+    """`X` if a run may store it: as float32 (uint8 and float16 stay) it has at most `largest` bytes."""
+    return X if X.size * stored_type(X.dtype).itemsize <= largest else None
 
 
 def check_target(folder: Path, force: bool) -> None:
-    """Raise if `folder` may not be written: something is there, and `force` was not said."""
+    """Raise unless `folder` may be written: it does not exist, or it is a run and `force` is set."""
     check_writable(folder)
     if folder.exists() and not force:
         raise FileExistsError(
             f"{folder} must not exist yet. Got a {'folder' if folder.is_dir() else 'file'} of that name. "
-            f"Choose another name{', or say --force (force=True) to replace it' * folder.is_dir()}."
+            f"Choose another name{', or use --force (force=True) to replace it' * folder.is_dir()}."
         )
     if folder.exists() and not (folder / "config.json").is_file():
         raise FileExistsError(
@@ -81,20 +192,20 @@ def check_target(folder: Path, force: bool) -> None:
 
 
 def write_run(folder: str | Path, run: Run, *, force: bool = False, review: bytes | None = None) -> Path:
-    """Write a run folder: whole or not at all. An older one is replaced only with `force`.
+    """Write a run folder: all of it or nothing. An existing run is replaced only with `force`.
 
-    `review` is a journal to begin with. It will grow, so config.json does not state its sum.
+    `review` is the content of a first review.jsonl. It will grow, so config.json does not list it.
     """
     from safetensors.numpy import save
 
     folder = Path(folder)
     check_target(folder, force)
     files = {
-        "history.jsonl": "".join(json.dumps(row) + "\n" for row in run.history).encode(),
-        "weights.safetensors": save({k: np.asarray(v, order="C") for k, v in run.weights.items()}),
-        "embedding.npz": npz_bytes(run.embedding),
-        "labels.csv": _csv(run.labels),
-        **{f"pictures/{name}": png for name, png in run.pictures.items()},
+        HISTORY: "".join(json.dumps(row) + "\n" for row in run.history).encode(),
+        WEIGHTS: save({k: np.asarray(v, order="C") for k, v in run.weights.items()}),
+        EMBEDDING: npz_bytes(run.embedding),
+        LABELS: _labels_csv(run.labels),
+        **{f"{PICTURES}{name}": png for name, png in run.pictures.items()},
     }
     sums = {name: {"bytes": len(b), "sha256": hashlib.sha256(b).hexdigest()} for name, b in files.items()}
     head = {"format": FORMAT, "version": VERSION}
@@ -124,34 +235,93 @@ def write_run(folder: str | Path, run: Run, *, force: bool = False, review: byte
     return folder
 
 
-def read_run(folder: str | Path) -> Run:
-    """Read a run folder, checking format, version, and every file's size and SHA-256.
+def labels_digest(run: Run) -> str:
+    """SHA-256 of labels.csv as it will be written."""
+    return hashlib.sha256(_labels_csv(run.labels)).hexdigest()
 
-    The samples are mapped, not read: `verify_samples` checks their SHA-256.
+
+def _labels_csv(rows: list[dict[str, str]]) -> bytes:
+    return csv_bytes(LABEL_COLUMNS, [[row[name] for name in LABEL_COLUMNS] for row in rows])
+
+
+def _write_samples(path: Path, X: NDArray[Any]) -> dict[str, Any]:
+    """Write samples in parts, so that a memory map is never loaded whole; the file's entry in config.json."""
+    dtype, digest, size = stored_type(X.dtype), hashlib.sha256(), 0
+    header = io.BytesIO()
+    layout = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": X.shape}
+    np.lib.format.write_array_header_1_0(header, layout)
+    rows = max(1, 2**24 // max(1, X[:1].size * dtype.itemsize))
+    with path.open("wb") as file:
+        for start in range(-rows, len(X), rows):
+            part = header.getvalue() if start < 0 else X[start : start + rows].astype(dtype).tobytes()
+            file.write(part)
+            digest.update(part)
+            size += len(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+# Reading
+
+
+def read_run(folder: str | Path, *, weights: bool = True) -> Run:
+    """Read a run folder and check it: format, version, size and SHA-256 of every file, and that they agree.
+
+    The samples are mapped, not read: `verify_samples` checks their SHA-256. With `weights=False` the weights
+    and pictures are neither read nor checked, for readers who only look at samples and classes.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
     folder = Path(folder)
     config = read_config(folder)
     listed = {name: entry for name, entry in config["files"].items() if name != SAMPLES}
-    contents = {name: checked_file(folder, name, entry) for name, entry in listed.items()}
+    if not weights:
+        listed = {name: listed[name] for name in (HISTORY, EMBEDDING, LABELS)}
+    contents = {name: _checked_file(folder, name, entry) for name, entry in listed.items()}
+    samples = open_samples(folder, config)
     try:
-        return Run(
+        run = Run(
             config=config,
-            history=[json.loads(line) for line in contents["history.jsonl"].decode().splitlines()],
-            weights=load(contents["weights.safetensors"]),
-            embedding=read_npz(contents["embedding.npz"]),
-            labels=list(csv.DictReader(io.StringIO(contents["labels.csv"].decode(), newline=""))),
+            history=[json.loads(line) for line in contents[HISTORY].decode().splitlines()],
+            weights=_read_weights(contents[WEIGHTS]) if weights else {},
+            embedding=read_npz(contents[EMBEDDING]),
+            labels=_read_labels(contents[LABELS]),
             pictures={
-                name.removeprefix("pictures/"): content
+                name.removeprefix(PICTURES): content
                 for name, content in contents.items()
-                if name.startswith("pictures/")
+                if name.startswith(PICTURES)
             },
-            samples=open_samples(folder, config),
+            samples=samples,
         )
-    except (SafetensorError, ValueError, csv.Error, zipfile.BadZipFile) as error:
+    except (ValueError, RecursionError, csv.Error) as error:
         raise ValueError(f"{folder}: a file of the run must be readable. Got {error}. Run again.") from None
+    try:
+        run.check()
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{folder}: the files of the run must fit together. Got {what}.") from None
+    return run
+
+
+def _read_weights(content: bytes) -> Arrays:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
+
+
+def _read_labels(content: bytes) -> list[dict[str, str]]:
+    """The rows of labels.csv. Older and hand-made files may have fewer columns than we write."""
+    rows = [row for row in csv.reader(io.StringIO(content.decode(), newline="")) if row]
+    columns, rows = (rows[0], rows[1:]) if rows else ([], [])
+    short = next((i for i, row in enumerate(rows) if len(row) < len(columns)), None)
+    if short is not None:
+        raise ValueError(
+            f"{len(rows[short])} values for {len(columns)} columns in row {short + 1} of {LABELS}"
+        )
+    return [dict(zip(columns, row, strict=False)) for row in rows]
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -168,25 +338,27 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if config.get("version") != VERSION:
         raise ValueError(
             f"{path} must be of version {VERSION}. Got {config.get('version')!r}. "
-            "Read it with the cdknet that wrote it."
+            "Read it with the version of cdknet that wrote it."
         )
     files = config.get("files")
-    wanted = {"history.jsonl", "weights.safetensors", "embedding.npz", "labels.csv"}
-    if not isinstance(files, dict) or not wanted <= files.keys():
+    if not isinstance(files, dict) or not {HISTORY, WEIGHTS, EMBEDDING, LABELS} <= files.keys():
         raise ValueError(
             f"{path} must list the run's files. Got {files if files is None else sorted(files)}."
         )
     if missing := {"options", "blueprint", "classes", "seed"} - config.keys():
-        raise ValueError(f"{path} must be whole. Got nothing on {min(missing)}: the run is damaged.")
+        raise ValueError(f"{path} must be complete. Got nothing on {min(missing)}: the run is damaged.")
     return config
 
 
 def open_samples(folder: str | Path, config: Mapping[str, Any]) -> NDArray[Any] | None:
-    """The samples of a run as a read-only memory map, or None where they were not kept."""
+    """The samples of a run as a read-only memory map, or None if they were not stored."""
     if SAMPLES not in config["files"]:
         return None
     path = _listed_file(Path(folder), SAMPLES, config["files"][SAMPLES])
-    samples: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    try:
+        samples: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise ValueError(f"{path} must be an array of NumPy. Got {error}. The run is damaged.") from None
     if samples.dtype not in (np.uint8, np.float16, np.float32) or samples.ndim < 2:
         raise ValueError(
             f"{path} must hold samples as uint8 or float. Got {samples.dtype} of shape {samples.shape}. "
@@ -196,7 +368,7 @@ def open_samples(folder: str | Path, config: Mapping[str, Any]) -> NDArray[Any] 
 
 
 def verify_samples(folder: str | Path, config: Mapping[str, Any]) -> None:
-    """Raise unless the kept samples have the SHA-256 that config.json states. Reads them once, in parts."""
+    """Raise unless the stored samples have the SHA-256 that config.json states. Reads them once, in parts."""
     if SAMPLES in config["files"]:
         path = _listed_file(Path(folder), SAMPLES, config["files"][SAMPLES])
         digest = hashlib.sha256()
@@ -206,8 +378,8 @@ def verify_samples(folder: str | Path, config: Mapping[str, Any]) -> None:
         _check_sum(path, digest.hexdigest(), config["files"][SAMPLES])
 
 
-def checked_file(folder: Path, name: str, entry: Any) -> bytes:
-    """The bytes of one listed file, if its name stays inside and its size and sum are as stated."""
+def _checked_file(folder: Path, name: str, entry: Any) -> bytes:
+    """The bytes of one listed file, if its name stays inside the folder and its size and sum are right."""
     path = _listed_file(folder, name, entry)
     content = path.read_bytes()
     _check_sum(path, hashlib.sha256(content).hexdigest(), entry)
@@ -215,7 +387,7 @@ def checked_file(folder: Path, name: str, entry: Any) -> bytes:
 
 
 def _listed_file(folder: Path, name: str, entry: Any) -> Path:
-    """The path of one listed file, if its name stays inside and its size is as stated."""
+    """The path of one listed file, if its name stays inside the folder and its size is right."""
     parts = Path(name).parts
     if not parts or len(parts) > 2 or ".." in parts or Path(name).is_absolute() or "\\" in name:
         raise ValueError(f"{folder}: config.json must name files of its own folder. Got {name!r}.")
@@ -223,7 +395,7 @@ def _listed_file(folder: Path, name: str, entry: Any) -> Path:
     if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
         raise ValueError(f"{folder}: config.json must state the size of {name}. Got {entry!r}.")
     if not path.is_file() or path.is_symlink():
-        raise ValueError(f"{path} must be there, a file of the run. Got none. The run is damaged.")
+        raise ValueError(f"{path} must be a file of the run. It is missing or a link. The run is damaged.")
     size = path.stat().st_size
     if size != entry["bytes"]:
         raise ValueError(f"{path} must have {entry['bytes']} bytes. Got {size}. The run is damaged.")
@@ -233,30 +405,3 @@ def _listed_file(folder: Path, name: str, entry: Any) -> Path:
 def _check_sum(path: Path, found: str, entry: Mapping[str, Any]) -> None:
     if found != entry.get("sha256"):
         raise ValueError(f"{path} must have the SHA-256 in config.json. Got another. The run is damaged.")
-
-
-def labels_digest(run: Run) -> str:
-    """SHA-256 of labels.csv as it will be written."""
-    return hashlib.sha256(_csv(run.labels)).hexdigest()
-
-
-def _csv(rows: list[dict[str, str]]) -> bytes:
-    return csv_bytes(LABEL_COLUMNS, [[row[name] for name in LABEL_COLUMNS] for row in rows])
-
-
-def _write_samples(path: Path, X: NDArray[Any]) -> dict[str, Any]:
-    """Write samples part by part, so that a memory map stays one; the entry of the file in config.json."""
-    dtype, digest, size = _stored_type(X.dtype), hashlib.sha256(), 0
-    header = io.BytesIO()
-    layout = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": X.shape}
-    np.lib.format.write_array_header_1_0(header, layout)
-    rows = max(1, 2**24 // max(1, X[:1].size * dtype.itemsize))
-    with path.open("wb") as file:
-        for start in range(-rows, len(X), rows):
-            part = header.getvalue() if start < 0 else X[start : start + rows].astype(dtype).tobytes()
-            file.write(part)
-            digest.update(part)
-            size += len(part)
-        file.flush()
-        os.fsync(file.fileno())
-    return {"bytes": size, "sha256": digest.hexdigest()}

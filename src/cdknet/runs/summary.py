@@ -1,55 +1,48 @@
-"""What a run says of itself, in figures and in sentences."""
+"""A run in figures and in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cdknet.runs.files import shown
 from cdknet.runs.format import Run
 
-if TYPE_CHECKING:
-    pass
-
 
 def used_options(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a run as its fit used them: with what `tune` chose in the place of what was given."""
+    """The options that the fit of a run used: those given, overridden by what `tune` chose."""
     return {**config.get("options", {}), **((config.get("tuning") or {}).get("options") or {})}
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """What a person would ask of a run first. Plain JSON values."""
+    """What a person would ask about a run first, as JSON values."""
     config, options = run.config, used_options(run.config)
-    n_old = config["blueprint"]["n_old_classes"]
+    architecture = config["blueprint"].get("architecture")
     classes = []
-    by_class: dict[str, list[dict[str, str]]] = {}
-    for row in run.labels:
-        by_class.setdefault(row["label"], []).append(row)
-    for index, name in enumerate(config["classes"]):
-        members = by_class.get(str(name), [])
-        confidence = [float(row["confidence"]) for row in members]
+    for index, name in enumerate(run.class_names):
+        members = np.flatnonzero(run.class_index == index)
         classes.append(
             {
-                "name": str(name),
-                "kind": "old" if index < n_old else "new",
+                "name": name,
+                "kind": "old" if index < run.n_old else "new",
                 "samples": len(members),
-                "given": sum(row["given"] == "1" for row in members),
-                "confidence": float(np.mean(confidence)) if confidence else 0.0,
+                "given": int(run.given[members].sum()),
+                "confidence": float(run.confidence[members].mean(dtype=np.float64)) if len(members) else 0.0,
             }
         )
     stages = list(dict.fromkeys(row["stage"] for row in run.history))
     epochs = {stage: sum(row["stage"] == stage for row in run.history) for stage in stages}
     return {
-        "samples": len(run.labels),
+        "samples": len(run),
         "source": shown(config.get("source", "arrays")),
         "classes": classes,
-        "network": config.get("chosen", {}).get("network", config["blueprint"]["architecture"]),
-        "method": options["method"],
-        "chosen": config.get("chosen", {"network": config["blueprint"]["architecture"]}),
-        "expansion": options["expansion"],
-        "label_weight": options["label_weight"],
+        "network": config.get("chosen", {}).get("network", architecture),
+        "method": options.get("method"),
+        "chosen": config.get("chosen", {"network": architecture}),
+        "expansion": options.get("expansion"),
+        "label_weight": options.get("label_weight"),
         "seed": config["seed"],
         "confidence": config.get("confidence"),
         "given_accuracy": config.get("given_accuracy"),
@@ -62,34 +55,28 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
-UNLIKE = 0.1  # folds that differ by more are told each, so that nobody takes their mean for sure
-
-
-WORSE = 0.05  # than k-means, in rehearsals that are short: from there on it is told what to do
-
-
-CHANCE = 1.5  # times guessing: below that it is told what guessing comes to
-
-
-LOW = 0.5  # share of given labels below which the samples themselves are to be doubted
+UNLIKE = 0.1  # rehearsals whose accuracies differ by more are reported as a range, since their mean misleads
+WORSE = 0.05  # lead of k-means over the method in (short) rehearsals from which other options are suggested
+CHANCE = 1.5  # expected accuracy, in multiples of guessing, below which the rate of guessing is reported
+LOW = 0.5  # share of given labels that are predicted right, below which the data themselves are in doubt
 
 
 def given_sentence(accuracy: float, *, timed: bool = False) -> str:
-    """How well a run knows what it was told, in words. A `timed` one may have learned too little."""
+    """How often the model predicts the labels it was given. A `timed` fit may have learned too little."""
     share = "more than 99" if 0.995 <= accuracy < 1 else f"{100 * accuracy:.0f}"
-    told = f"predict answers with them for {share} of 100 labelled samples"
+    sentence = f"predict answers with them for {share} of 100 labelled samples"
     if accuracy >= LOW:
-        return told
+        return sentence
     if timed:
-        return told + ": few. It has hardly learned: give it more time (--time-budget), or none to keep to"
-    return told + ": few. Look for placeholders such as 9999, odd units or wrong labels in the data"
+        return sentence + ": few. The fit was too short: raise --time-budget, or leave it out"
+    return sentence + ": few. Look for placeholders such as 9999, odd units or wrong labels in the data"
 
 
 def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) -> str:
-    """How far to trust a run, in words; of `n_new` classes, what guessing comes to where that is near."""
+    """How far to trust a run; with `n_new`, also the rate of guessing if the run is not much better."""
     calibration = confidence["calibration"]
     if not calibration["calibrated"]:
-        reason = calibration.get("reason", "an older version made it")
+        reason = calibration.get("reason", "an older version made the run")
         return f"not calibrated, so its figures only rank samples: {reason}"
     found, expected = calibration["accuracy"], 100 * confidence["overall"]
     many = "more than 99" if expected > 99 else f"about {expected:.0f}"
@@ -101,10 +88,10 @@ def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) ->
         sentence += f" if all are of new classes, but {share} look like labelled ones"
     sentence += "; in its own rehearsals on hidden old classes this setting "
     if found > 0.999:
-        return sentence + "made no mistake to learn from, so look at the least sure ones all the same"
+        return sentence + "made no mistake to learn from, so check the least confident samples anyway"
     each = calibration.get("accuracies", [found])
-    far = max(each) - min(each) > UNLIKE
-    sentence += f"found {_share(min(each))} to {_share(max(each))}" if far else f"found {_share(found)}"
+    unlike = max(each) - min(each) > UNLIKE
+    sentence += f"found {_share(min(each))} to {_share(max(each))}" if unlike else f"found {_share(found)}"
     plain = calibration.get("plain")
     if plain is None:
         return sentence
@@ -113,4 +100,5 @@ def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) ->
 
 
 def _share(value: float) -> str:
+    """.85 for 0.85"""
     return f"{value:.2f}".removeprefix("0")

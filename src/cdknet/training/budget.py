@@ -35,5 +35,5 @@ class Budget:
         return self.seconds - (self.clock() - self._start)
 
     def charge(self, seconds: float) -> None:
-        """Count time that was spent before this budget began: in a fit that is taken up again."""
+        """Count time that was spent before this budget began: in a fit that is resumed."""
         self._start -= seconds

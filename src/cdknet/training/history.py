@@ -1,4 +1,4 @@
-"""Progress as data: one flat dict an epoch, which any number of watchers see."""
+"""Progress as data: one flat dict per epoch, which any number of watchers see."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Watcher = Callable[[Row], Any]  # answers True to ask that the stage stop
 
 
 class History(list[Row]):
-    """One dict an epoch. Every watcher sees every row; any of them may ask to stop.
+    """One dict per epoch. Every watcher sees every row; any of them may ask to stop.
 
-    A watcher with a method `progress(stage, done, total)` is also told how far the stage is, in epochs,
-    several times an epoch. `budget` says when a stage must be over, `spent` how long each took.
+    A watcher with a method `progress(stage, done, total)` also gets the progress of the stage, in epochs,
+    several times per epoch. `budget` says when a stage must be over, `spent` how long each took.
     """
 
     def __init__(self, watchers: Iterable[Watcher] = (), budget: Budget | None = None) -> None:
@@ -29,14 +29,14 @@ class History(list[Row]):
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Count the time of a block to what `stage` has spent."""
+        """Add the time of a block to what `stage` has spent."""
         start = time.perf_counter()
         try:
             yield
         finally:
             self.spent[stage] = self.spent.get(stage, 0.0) + time.perf_counter() - start
 
-    def take_up(self, rows: list[Row]) -> None:
+    def resume(self, rows: list[Row]) -> None:
         """Rows of an earlier, interrupted fit. Their time counts as well."""
         self.extend(rows)
         for row in rows:

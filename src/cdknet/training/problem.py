@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,3 +54,21 @@ def stratified(targets: Tensor, share: float, generator: torch.Generator, *, lea
         size = min(max(round(share * len(members)), 1), len(members) - leave)
         drawn.append(members[torch.randperm(len(members), generator=generator)[: max(size, 0)]])
     return torch.cat(drawn).sort().values
+
+
+def endless_batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Batches of one pass after another."""
+    while True:
+        yield from batches(rows, size, generator)
+
+
+def passes(rows: int, size: int, generator: torch.Generator, *, least_steps: int) -> list[Tensor]:
+    """Batches of as many passes as it takes for `least_steps`: an epoch of a small set is several passes."""
+    n = math.ceil(least_steps / math.ceil(rows / size))
+    return [batch for _ in range(n) for batch in batches(rows, size, generator)]
+
+
+def subsample(available: int, share: float, least: int, generator: torch.Generator) -> Tensor:
+    """n_1 of n positions, section V.E: a share of them, but not too few."""
+    wanted = max(round(share * available), least, 2)
+    return torch.randperm(available, generator=generator)[:wanted].sort().values

@@ -1,4 +1,4 @@
-"""How sure a label is: a signal that every method has, and a map from it to "right in so many of 100".
+"""From how well a label suits its sample to "right in so many of 100".
 
 The map is learned where the truth is known: on old classes that are hidden and discovered (`rehearsal`).
 """
@@ -6,7 +6,7 @@ The map is learned where the truth is known: on old classes that are hidden and 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,15 +17,13 @@ from scipy.special import expit, logit
 from scipy.stats import rankdata
 from torch import Tensor
 
-from cdknet.core.classifiers import Centers, class_means
-from cdknet.core.clustering import GRAPHS, cluster, spectral_labels
+from cdknet.core.clustering import cluster
+from cdknet.core.confidence import RESTARTS, raw_confidence, raw_of_halves
 from cdknet.core.metrics import clustering_accuracy, expected_calibration_error, right_under_match
-from cdknet.core.neighbors import nearest_neighbors
-from cdknet.fit.pipeline import Parts
-from cdknet.runs.checkpoints import Checkpoint, NoCheckpoint, Snapshot
-from cdknet.training.history import History
+from cdknet.fit.plan import FitPlan
+from cdknet.training.context import FitContext
+from cdknet.training.loop import recall, save
 from cdknet.trust.rehearsal import (
-    Fold,
     NoRehearsal,
     Rehearsal,
     check_rehearsable,
@@ -36,77 +34,11 @@ from cdknet.trust.rehearsal import (
 
 FOLDS = 2
 PACE = 0.25  # share of the steps that a rehearsal takes: all of them take about a quarter of the fit
-NEIGHBORS = 15
-MOST_CUT = 5000  # samples that are cut once more, to see whether labels agree
-NEAREST = 5  # of them that speak for a sample which is not among them
-RESTARTS = 2  # of k-means, for each cut
-MOST_VOTERS = 10_000  # samples among which neighbours are looked for
-MOST_HALVED = 1000  # samples of a class that are cut in two
-QUANTILES = 51  # of the raw confidences of the rehearsals that are kept
+QUANTILES = 51  # of the raw confidences of the rehearsals that are saved
 FLAWLESS = 0.002  # share of mistakes below which rehearsals do not say which ranks are wrong
-HALVES = 0.1  # weight of classes cut in two, beside what the rehearsals found
+HALVES = 0.1  # weight of classes that were split in two, beside what the rehearsals found
 LEAST_SLOPE = 0.25  # a label that suits its sample better is surer, whatever rehearsals say
-EDGE = 1e-3  # raw confidences are kept this far from 0 and 1, where the logit has no value
-
-
-def raw_confidence(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:
-    """(n,) in [0, 1]: how well each label suits its sample, from features z of stage 2 and nothing else.
-
-    The softmax of the nearness to the means of the labels, times the share of the 15 nearest neighbours
-    that carry the same label, times (1 + a) / 2 where a is the share of other cuts of z that agree.
-    Comparable from fit to fit, whatever the method.
-    """
-    own = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
-    means = class_means(z, own, n_classes)
-    scale = max(float((z - means[own]).square().sum(dim=1).mean()), 1e-12)
-    nearness = Centers(means, scale).logits(z).softmax(dim=1)
-    softmax = nearness[torch.arange(len(z)), own].double().numpy()
-    agreed = (1 + agreement(z, labels, n_classes)) / 2
-    raw: NDArray[np.float64] = softmax * _neighbor_share(z, own).double().numpy() * agreed
-    return raw
-
-
-def agreement(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:
-    """(n,) share of other cuts of z that say the same: by k-means, by a finer and a coarser graph.
-
-    Where two classes are taken for one and a third is cut in two, every sample is near its mean and among its
-    like; another cut is not likely to go wrong in the same way. Cut is a part of the samples; one that is not
-    in it takes the value of those nearest to it.
-    """
-    if len(z) <= 2 * n_classes:  # too few to be cut
-        return np.ones(len(z))
-    rows = _some_rows(len(z), max(MOST_CUT, 4 * n_classes))
-    part = z[rows]
-    cuts = [cluster(part, n_classes, restarts=RESTARTS)]
-    cuts += [spectral_labels(part, n_classes, neighbors=graph, restarts=RESTARTS) for graph in GRAPHS]
-    same = [torch.from_numpy(right_under_match(labels[rows], cut.numpy())).double() for cut in cuts]
-    share = torch.stack(same).mean(dim=0)
-    if len(rows) < len(z):
-        _, found = nearest_neighbors(z, NEAREST, among=part)
-        share = share[found].mean(dim=1)
-    return share.numpy()
-
-
-def _some_rows(n: int, most: int) -> Tensor:
-    """At most `most` of n rows, drawn at random: samples may come class by class in turn."""
-    if n <= most:
-        return torch.arange(n)
-    draw = torch.Generator().manual_seed(0)
-    return torch.randperm(n, generator=draw)[:most].sort().values
-
-
-def _neighbor_share(z: Tensor, labels: Tensor) -> Tensor:
-    """(n,) share of a sample's nearest neighbours, other than itself, that carry its label."""
-    if len(z) < 2:
-        return torch.ones(len(z))
-    voters = _some_rows(len(z), MOST_VOTERS)
-    k = min(NEIGHBORS, len(voters) - 1)
-    _, found = nearest_neighbors(z, k + 1, among=z[voters])
-    rows = voters[found]
-    other = rows != torch.arange(len(z))[:, None]
-    other[other.all(dim=1), -1] = False  # the sample is none of the voters: the farthest goes
-    same = (labels[rows] == labels[:, None]) & other
-    return same.sum(dim=1) / other.sum(dim=1).clamp_min(1)
+EDGE = 1e-3  # raw confidences stay this far from 0 and 1, where the logit has no value
 
 
 class Map(NamedTuple):
@@ -114,7 +46,7 @@ class Map(NamedTuple):
 
     Half by its value, half by its rank among the samples of its fit: raw confidences fall with the length of
     a training, and a fit is longer than the rehearsals that the map was learned on; but where new classes lie
-    closer together than the hidden ones did, they fall as well, and that is to be heard.
+    closer together than the hidden ones did, they fall as well, and that must count.
     """
 
     slope: float = 1.0
@@ -137,7 +69,7 @@ def fit_map(
 ) -> Map:
     """The most likely map. Targets are drawn in from 0 and 1 as Platt (1999) does, so it stays finite.
 
-    `halves` are raw confidences of classes that were cut in two (`raw_of_halves`), where half of the labels
+    `halves` are raw confidences of classes that were split in two (`raw_of_halves`), where half of the labels
     are right. Rehearsals without a mistake do not show what one looks like; these do.
     """
     n_right, n_wrong = int(right.sum()), int((~right).sum())
@@ -163,18 +95,6 @@ def fit_map(
     return Map(float(found.x[0]), float(found.x[1]), tuple(quantiles))
 
 
-def raw_of_halves(z: Tensor, truth: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Raw confidences of the samples of each class when it is cut in two, as no class should be."""
-    out = [np.zeros(0)]
-    for c in np.unique(truth):
-        members = torch.from_numpy(np.flatnonzero(truth == c))
-        part = z[members[_some_rows(len(members), MOST_HALVED)]]
-        if len(part) > 2 * NEIGHBORS:
-            labels = cluster(part, 2, restarts=RESTARTS).numpy()
-            out.append(raw_confidence(part, labels, 2))
-    return np.concatenate(out)
-
-
 def _logit(raw: NDArray[np.float64]) -> NDArray[np.float64]:
     value: NDArray[np.float64] = logit(np.clip(raw, EDGE, 1 - EDGE))
     return value
@@ -191,63 +111,59 @@ def not_calibrated(reason: str) -> Calibration:
     return Calibration(None, {"calibrated": False, "reason": reason})
 
 
+class FoldOutcome(NamedTuple):
+    """What one rehearsal says about confidences."""
+
+    raw: Tensor  # raw confidences
+    right: Tensor  # whether the label is right
+    halves: Tensor  # raw confidences of classes that were split in two
+    row: dict[str, Any]  # for the history
+    plain: float | None  # what k-means on the samples finds, where they are vectors
+
+
 def calibrate(
     X: NDArray[Any],
     targets: NDArray[np.int64],
     classes: NDArray[Any],
-    params: Mapping[str, Any],
-    parts: Parts,
-    *,
-    seed: int,
-    history: History,
-    checkpoint: Checkpoint | None = None,
+    plan: FitPlan,
+    context: FitContext,
 ) -> Calibration:
     """Learn P(right | raw) on hidden old classes. `targets` index `classes`, -1 for unlabelled samples."""
-    checkpoint = checkpoint or NoCheckpoint()
+    history, checkpoint = context.history, context.checkpoint
     try:
-        check_rehearsable(parts.clusterer)
-        folds = plan_folds(targets, params["n_new_classes"], folds=FOLDS, seed=seed)
+        check_rehearsable(context.clusterer)
+        folds = plan_folds(targets, plan.options.n_new_classes, folds=FOLDS, seed=context.seed)
     except NoRehearsal as reason:
         return not_calibrated(str(reason))
-    start, accuracies = time.perf_counter(), []
-    plain: list[float] = []  # of k-means, where samples are vectors
-    pairs: list[tuple[NDArray[Any], ...]] = []  # raw confidences, whether right, and those of halves
+    start = time.perf_counter()
+    found: list[FoldOutcome] = []
     for number, fold in enumerate(folds):
         history.progress("calibrate", number, len(folds))
-        kept = checkpoint.load(f"calibrate-{number}")
-        if kept is not None and "halves" in kept.tensors:  # an older version kept none
-            history.take_up([kept.facts["row"]])
+        outcome = recall(checkpoint, f"calibrate-{number}", FoldOutcome)
+        if outcome is not None:
+            history.resume([outcome.row])
         else:
-            own = history_of_one(history, "calibrate", number, len(folds), params)
-            if own is None and pairs:  # what was tried in time counts
+            own = history_of_one(history, "calibrate", number, len(folds), plan)
+            if own is None and found:  # what was tried in time counts
                 break
             if own is None:
                 return not_calibrated("the time budget was used up before hidden classes could be tried")
             began = time.perf_counter()
             try:
-                found = rehearse(
-                    X,
-                    targets,
-                    fold,
-                    params,
-                    parts,
-                    seed=seed,
-                    history=own,
-                    pace=PACE,
-                )
+                rehearsal = rehearse(X, targets, fold, plan, context.changed(history=own), PACE)
             except (ValueError, FloatingPointError) as error:
                 return not_calibrated(f"hidden old classes could not be discovered: {error}")
-            kept = _fold_outcome(found, fold, number, time.perf_counter() - began)
-            history.add(**kept.facts["row"])
-            checkpoint.save(f"calibrate-{number}", kept)
-        pairs.append(tuple(kept.tensors[name].numpy() for name in ("raw", "right", "halves")))
-        accuracies.append(kept.facts["row"]["accuracy"])
-        if kept.facts.get("plain") is not None:
-            plain.append(kept.facts["plain"])
+            outcome = _outcome(rehearsal, len(fold.hidden), number, began)
+            history.add(**outcome.row)
+            save(checkpoint, f"calibrate-{number}", outcome)
+        found.append(outcome)
     history.progress("calibrate", len(folds), len(folds))
+    pairs = [(one.raw.numpy(), one.right.numpy(), one.halves.numpy()) for one in found]
     raw, right, halves = (np.concatenate(part) for part in zip(*pairs, strict=True))
     fitted = fit_map(raw, right, halves)
     before, after = _errors(pairs)
+    accuracies = [one.row["accuracy"] for one in found]
+    plain = [one.plain for one in found if one.plain is not None]
     return Calibration(
         fitted,
         {
@@ -268,16 +184,16 @@ def calibrate(
     )
 
 
-def _fold_outcome(found: Rehearsal, fold: Fold, number: int, seconds: float) -> Snapshot:
+def _outcome(found: Rehearsal, n_hidden: int, number: int, began: float) -> FoldOutcome:
     right = right_under_match(found.truth, found.labels)
-    arrays = {
-        "raw": raw_confidence(found.features, found.labels, len(fold.hidden)),
-        "right": right,
-        "halves": raw_of_halves(found.features, found.truth),
-    }
-    row = {"stage": "calibrate", "epoch": number + 1, "accuracy": float(right.mean()), "seconds": seconds}
-    facts = {"row": row, "plain": _plain_accuracy(found, len(fold.hidden))}
-    return Snapshot(1, True, {name: torch.from_numpy(a) for name, a in arrays.items()}, facts)
+    row = {"stage": "calibrate", "epoch": number + 1, "accuracy": float(right.mean())}
+    return FoldOutcome(
+        raw=torch.from_numpy(raw_confidence(found.features, found.labels, n_hidden)),
+        right=torch.from_numpy(right),
+        halves=torch.from_numpy(raw_of_halves(found.features, found.truth)),
+        row=row | {"seconds": time.perf_counter() - began},
+        plain=_plain_accuracy(found, n_hidden),
+    )
 
 
 def _plain_accuracy(found: Rehearsal, n_classes: int) -> float | None:
@@ -287,7 +203,7 @@ def _plain_accuracy(found: Rehearsal, n_classes: int) -> float | None:
     return clustering_accuracy(found.truth, cluster(found.samples, n_classes, restarts=RESTARTS).numpy())
 
 
-def _errors(pairs: list[tuple[NDArray[Any], ...]]) -> tuple[float, float | None]:
+def _errors(pairs: Sequence[tuple[NDArray[Any], ...]]) -> tuple[float, float | None]:
     """Expected calibration error of the raw signal, and of a map that was learned on the other folds."""
     before = float(np.mean([expected_calibration_error(raw, right) for raw, right, _ in pairs]))
     if len(pairs) < 2:

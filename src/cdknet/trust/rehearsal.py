@@ -1,37 +1,36 @@
 """Rehearsals: hide some of the *old* classes, whose truth is known, and discover them.
 
 What a rehearsal shows is all that can be known of a fit before anyone looks at its new classes: how sure its
-labels are (`cdknet.confidence`) and which options suit the data (`cdknet.tune`). Only labelled samples take
-part, so the truth of the really new classes cannot leak in.
+labels are (`cdknet.trust.confidence`) and which options suit the data (`cdknet.trust.tune`). Only labelled
+samples take part, so the truth of the really new classes cannot leak in.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cdknet.core.clustering import Clusterer, cut_features
+from cdknet.core.clustering import Clusterer, cluster_features
 from cdknet.core.metrics import clustering_accuracy
 from cdknet.core.openworld import UNLABELED
 from cdknet.core.seeds import derive_seed
-from cdknet.fit.pipeline import Parts, run_stages
-from cdknet.methods.cdknet_plus import as_vectors, suited
-from cdknet.nets.network import embed
-from cdknet.options import DiscoverOptions
+from cdknet.fit.pipeline import run_stages
+from cdknet.fit.plan import FitPlan
+from cdknet.nets.network import as_vectors, embed
+from cdknet.runs.checkpoints import NoCheckpoint
 from cdknet.training.budget import Budget
+from cdknet.training.context import FitContext
 from cdknet.training.history import History
 from cdknet.training.problem import Problem
 
 MOST_ROWS = 6000  # labelled samples that take part, unless there are many classes
 MOST_OF_A_CLASS = 250  # labelled samples of a class that take part where there are many
 FEWEST_OF_A_CLASS = 8  # a class with fewer labelled samples takes no part
-BATCH = 256  # most new samples a step
+BATCH = 256  # most new samples per step
 
 
 class NoRehearsal(ValueError):
@@ -52,7 +51,7 @@ class Rehearsal(NamedTuple):
     truth: NDArray[np.int64]  # (n,) the class that was hidden, 0 ... len(hidden) - 1
     labels: NDArray[np.int64]  # (n,) the cluster it was given
     features: Tensor  # (n, d) after stage 2
-    samples: Tensor | None = None  # (n, d') as the network took them in, where CD-KNet+ looks at them too
+    samples: Tensor | None = None  # (n, d') as the network took them in, where the method looks at them too
 
     @property
     def accuracy(self) -> float:
@@ -97,25 +96,12 @@ def plan_folds(targets: NDArray[np.int64], n_new_classes: int, *, folds: int, se
     return plans
 
 
-def short_form(params: Mapping[str, Any], n_hidden: int, pace: float = 0.5) -> dict[str, Any]:
-    """The same options for a rehearsal: a share `pace` of the epochs and steps, and no expansion."""
-    short = {
-        name: math.ceil(pace * params[name])
-        for name in ("pretrain_epochs", "discover_epochs", "view_steps", "label_epochs", "head_steps")
-    }
-    short["view_batch_size"] = min(params["view_batch_size"], BATCH)
-    return {**params, **short, "n_new_classes": n_hidden, "expansion": "none", "novelty": False}
-
-
 def rehearse(
     X: NDArray[Any],
     targets: NDArray[np.int64],
     fold: Fold,
-    params: Mapping[str, Any],
-    parts: Parts,
-    *,
-    seed: int,
-    history: History,
+    plan: FitPlan,
+    context: FitContext,
     pace: float = 0.5,
 ) -> Rehearsal:
     """Fit stages 1 and 2, in short form, on the labelled samples of a fold with its classes hidden."""
@@ -124,48 +110,30 @@ def rehearse(
     is_hidden = np.isin(known, fold.hidden)
     y = np.where(is_hidden, UNLABELED, np.searchsorted(left, known))
     problem = Problem.from_checked(np.asarray(X[fold.rows]), y)
-    short = short_form(params, len(fold.hidden), pace)
-    if params["method"] == "cd-knet+":  # as in the fit, which has more old classes
-        options = DiscoverOptions.pick(params)
-        short["lead"] = suited(options, problem.inputs.sample_shape, int(targets.max()) + 1).lead
-    fitted = run_stages(
-        problem,
-        short,
-        parts,
-        seed=derive_seed(seed, "rehearsal", fold.number),
-        history=history,
-    )
-    discovery = fitted.discovery
-    on_sphere = DiscoverOptions.pick(params).on_sphere
-    z = embed(discovery.network, problem.inputs, problem.new_rows, normalize=on_sphere)
+    seed = derive_seed(context.seed, "rehearsal", fold.number)
+    short = plan.rehearsal(len(fold.hidden), problem.n_old_classes, pace, BATCH)
+    found = run_stages(problem, short, context.changed(seed=seed, checkpoint=NoCheckpoint())).discovery
+    z = embed(found.network, problem.inputs, problem.new_rows, normalize=plan.on_sphere)
     truth = np.searchsorted(fold.hidden, known[is_hidden])
-    samples = as_vectors(discovery.network, problem) if params["method"] == "cd-knet+" else None
-    return Rehearsal(truth, discovery.pseudo_labels.numpy(), z.features, samples)
+    looks = plan.method.looks_at_samples
+    samples = as_vectors(found.network, problem.inputs, problem.new_rows) if looks else None
+    return Rehearsal(truth, found.pseudo_labels.numpy(), z.features, samples)
 
 
-def reread(rehearsal: Rehearsal, fold: Fold, options: DiscoverOptions, *, seed: int) -> Rehearsal:
-    """What `rehearse` finds where only `options.readout` differs: the same features, cut that way."""
-    options = replace(options, n_new_classes=len(fold.hidden))
+def recluster(rehearsal: Rehearsal, fold: Fold, plan: FitPlan, seed: int) -> Rehearsal:
+    """What `rehearse` finds where only `readout` differs: the same features, clustered that way."""
+    options = plan.options
+    how: str = getattr(options, "readout", "k-means")
+    restarts: int = getattr(options, "kmeans_restarts", 10)
     number = derive_seed(seed, "rehearsal", fold.number)
-    cut = cut_features(rehearsal.features, options, None, number, samples=rehearsal.samples)
-    return rehearsal._replace(labels=cut.tensors["pseudo_labels"].numpy())
-
-
-def stages_of(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """The stages of a rehearsal, and the first ones of a fit. CD-KNet+ does the first in the second."""
-    return ("discover",) if params["method"] == "cd-knet+" else ("pretrain", "discover")
-
-
-def budget_of(params: Mapping[str, Any], seconds: float | None, *, tunes: bool) -> Budget | None:
-    """The time of a fit, divided over its stages; None where there is all the time in the world."""
-    if seconds is None:
-        return None
-    stages = ["tune"] * tunes + [*stages_of(params)] + ["expand"] * (params["expansion"] != "none")
-    return Budget(seconds, stages + ["calibrate"] * params["calibrate"])
+    samples = rehearsal.samples if how == "agreed" else None
+    settings = {"samples": samples, "restarts": restarts, "seed": number}
+    found = cluster_features(rehearsal.features, len(fold.hidden), how, **settings)  # type: ignore[arg-type]
+    return rehearsal._replace(labels=found.labels.numpy())
 
 
 class RehearsalProgress:
-    """A watcher of a rehearsal: tells the watchers of the fit how far it is, as a share of all of them."""
+    """A watcher of a rehearsal: its progress, as a share of all of them, goes to the watchers of the fit."""
 
     def __init__(
         self, history: History, stage: str, number: int, total: int, stages: tuple[str, ...]
@@ -182,19 +150,14 @@ class RehearsalProgress:
 
 
 def history_of_one(
-    history: History,
-    stage: str,
-    number: int,
-    total: int,
-    params: Mapping[str, Any],
-    most: float | None = None,
+    history: History, stage: str, number: int, total: int, plan: FitPlan, most: float | None = None
 ) -> History | None:
     """For rehearsal `number` of `total`: its progress goes to the fit's watchers.
 
     Under a time budget it gets an even share of what is left to `stage`, or `most` seconds; None if there is
     nothing left.
     """
-    stages, budget = stages_of(params), None
+    stages, budget = plan.method.stages, None
     if history.budget is not None:
         seconds = history.budget.left(stage) / (total - number) if most is None else most
         if seconds <= 0:

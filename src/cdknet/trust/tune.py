@@ -1,29 +1,27 @@
-"""Choosing options without peeking: hide old classes, discover them with each candidate, keep the best.
+"""Selecting options without peeking: hide old classes, discover them with each candidate, select the best.
 
-No label of a new class is looked at. A finished fit is a line of a file: a search can be taken up again.
+No label of a new class is looked at. A finished fit is a line of a file, so that a search can be resumed.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.core.clustering import CUTTING
-from cdknet.fit.identity import learning_code
-from cdknet.fit.pipeline import Parts, network_name
-from cdknet.methods.cdknet_plus import suited
-from cdknet.nets.augment import view_name
-from cdknet.options import DiscoverOptions
+from cdknet.fit.identity import learning_code, own_parts
+from cdknet.fit.plan import FitPlan, resolve
+from cdknet.methods import method_of
 from cdknet.runs.files import append_jsonl, read_jsonl
 from cdknet.runs.fingerprints import fingerprint
 from cdknet.training.budget import Budget
+from cdknet.training.context import FitContext
 from cdknet.training.history import History
 from cdknet.trust.rehearsal import (
     Fold,
@@ -31,12 +29,12 @@ from cdknet.trust.rehearsal import (
     check_rehearsable,
     history_of_one,
     plan_folds,
+    recluster,
     rehearse,
-    reread,
 )
 
 GIVEN, ALONE, PLAIN = "as given", "no old labels", "k-means on samples"
-# What is tried: options that differ from those given. The first is what is kept where none is better.
+# What is tried: options that differ from those given. The first is selected where none is better.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "as given": {},
     "no old labels": {"label_weight": 0.0},
@@ -57,91 +55,90 @@ CANDIDATES: dict[str, dict[str, Any]] = {
         **{"expansion": "none", "readout": None},
     },
 }
-# Which options of candidates that name no method a method reads; CD-KNet+ reads all of them, rivals none.
-READ: dict[str, set[str]] = {"cd-knet": {"label_weight", "readout"}}
 SPREAD = 0.1  # deviation of gains over the folds, where there is only one
 LEAST_GAIN = 0.005  # score from which on options are changed
 ROOM = 10  # a time budget worth so many rehearsals leaves room to try other options
 Report = dict[str, Any]
 
 
+class Trial(NamedTuple):
+    """A candidate on this problem: what it changes, and the plan that it comes to."""
+
+    changes: Mapping[str, Any]
+    plan: FitPlan
+
+
 def tune(
     X: NDArray[Any],
     targets: NDArray[np.int64],
     params: Mapping[str, Any],
-    parts: Parts,
+    context: FitContext,
     *,
     folds: int = 3,
-    seed: int = 0,
-    history: History,
-    kept: Path | None = None,
-    candidates: Mapping[str, Mapping[str, Any]] = CANDIDATES,
+    finished: Path | None = None,
     if_room: bool = False,
 ) -> Report:
     """Try the candidates on folds of hidden old classes, the better half of them on each further fold.
 
-    The report of `choose`. `params` holds every option by name; `targets` are old classes 0, 1, ..., -1 for
-    unlabelled samples, which take no part. With `kept`, finished fits are appended there and not done again.
-    Under a time budget fits are made, none of them shortened, while there is time for `tune`; with `if_room`
-    only if the budget is worth `ROOM` of the first.
+    The report of `choose`. `params` holds the options by name, and the method; `targets` are old classes 0,
+    1, ..., -1 for unlabelled samples, which take no part. With the file `finished`, finished fits are
+    appended there and not done again. Under a time budget fits are made, none of them shortened, while there
+    is time for `tune`; with `if_room` only if the budget is worth `ROOM` of the first.
     """
-    check_rehearsable(parts.clusterer)
-    plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=seed)
-    own_parts = {"network": parts.encoder, "views": parts.views, "readout": parts.clusterer}
-    taken = [option for option, own in own_parts.items() if own is not None]
-    candidates = distinct(candidates, params, X.shape[1:], int(targets.max()) + 1, taken)
+    history = context.history
+    check_rehearsable(context.clusterer)
+    plans = plan_folds(targets, params["n_new_classes"], folds=folds, seed=context.seed)
+    trials = distinct(CANDIDATES, params, X.shape[1:], int(targets.max()) + 1, context)
     job = {k: v if isinstance(v, (bool, int, float, str)) else None for k, v in params.items()}
-    told = [job, seed, fingerprint(X, targets), parts.identity(), learning_code()]
-    about = fingerprint(np.frombuffer(json.dumps(told).encode(), np.uint8))
-    fits = _Fits(kept, about)
+    known = [job, context.seed, fingerprint(X, targets), own_parts(context), learning_code()]
+    fits = _Fits(finished, fingerprint(np.frombuffer(json.dumps(known).encode(), np.uint8)))
 
     def one(name: str, running: Sequence[str], fold: Fold, own: History) -> dict[str, float]:
-        """Of a candidate, and of those still running that only cut its features another way."""
-        options = {**params, **candidates[name]}
+        """Of a candidate, and of those still running that only cluster its features another way."""
+        plan = trials[name].plan
         try:
-            rehearsal = rehearse(X, targets, fold, options, parts, seed=seed, history=own)
+            rehearsal = rehearse(X, targets, fold, plan, context.changed(history=own))
         except (ValueError, FloatingPointError) as error:
             if name != GIVEN:
                 return {name: 0.0}  # a candidate that cannot be fitted finds nothing
             raise NoRehearsal(f"with them hidden old classes could not be discovered: {error}") from None
         out = {name: rehearsal.accuracy}
         for other in running:
-            theirs = {**params, **candidates[other]}
-            if other != name and only_cuts(options, theirs):
-                out[other] = reread(rehearsal, fold, DiscoverOptions.pick(theirs), seed=seed).accuracy
+            if other != name and only_clusters(plan, trials[other].plan):
+                out[other] = recluster(rehearsal, fold, trials[other].plan, context.seed).accuracy
         return out
 
-    found: dict[str, list[float]] = {name: [] for name in candidates}
+    found: dict[str, list[float]] = {name: [] for name in trials}
     hidden: list[list[int]] = []
-    running, tried = list(candidates), 0
-    for left, plan in zip(range(len(plans), 0, -1), plans, strict=True):
+    running, tried = list(trials), 0
+    for left, fold in zip(range(len(plans), 0, -1), plans, strict=True):
         total = tried + sum(_halved(len(running), times) for times in range(left))
         for name in running:
             history.progress("tune", tried, total)
-            if (name, plan.number) not in fits.done:
+            if (name, fold.number) not in fits.done:
                 most = _time_for_one(history.budget, if_room and tried == 0)
-                own = history_of_one(history, "tune", tried, total, {**params, **candidates[name]}, most)
+                own = history_of_one(history, "tune", tried, total, trials[name].plan, most)
                 if own is None:
                     break
-                accuracies = one(name, running, plan, own)
-                if own.budget is not None and own.budget.rest <= 0:  # it was cut short: it says nothing
+                accuracies = one(name, running, fold, own)
+                if own.budget is not None and own.budget.rest <= 0:  # it was stopped early: it says nothing
                     break
-                fits.keep(plan.number, accuracies)
+                fits.keep(fold.number, accuracies)
             tried += 1
-        finished = [name for name in running if (name, plan.number) in fits.done]
-        if len(finished) < (len(running) if hidden else 2):
+        done = [name for name in running if (name, fold.number) in fits.done]
+        if len(done) < (len(running) if hidden else 2):
             break
-        for name in finished:
-            found[name].append(fits.done[name, plan.number])
-        hidden.append(list(plan.hidden))
-        if len(finished) < len(running):
+        for name in done:
+            found[name].append(fits.done[name, fold.number])
+        hidden.append(list(fold.hidden))
+        if len(done) < len(running):
             break
         running = better_half({name: found[name] for name in running})
     history.progress("tune", 1, 1)
     if not hidden:
         return untuned("the time budget leaves no room to try others")
     seen = {name: accuracies for name, accuracies in found.items() if accuracies}
-    return choose(seen, candidates) | {"hidden": hidden}
+    return choose(seen, {name: trial.changes for name, trial in trials.items()}) | {"hidden": hidden}
 
 
 def _time_for_one(budget: Budget | None, if_room: bool) -> float | None:
@@ -152,7 +149,7 @@ def _time_for_one(budget: Budget | None, if_room: bool) -> float | None:
 
 
 class _Fits:
-    """Accuracies by candidate and fold; with a file, kept there as they come and found there again."""
+    """Accuracies by candidate and fold; with a file, saved there as they come and found there again."""
 
     def __init__(self, path: Path | None, about: str) -> None:
         self.path, self.about = path, about
@@ -194,10 +191,12 @@ def score(accuracies: Sequence[float], given: Sequence[float]) -> float:
     return float(np.mean(gains) - (np.std(gains) if len(gains) > 1 else SPREAD) / 2)
 
 
-def only_cuts(mine: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether the features learned with one set of options serve another, which only cuts them otherwise."""
-    cuts = other["method"] in CUTTING and other["readout"] != "heads"  # heads are gone after stage 2
-    return cuts and {**mine, "readout": ""} == {**other, "readout": ""}
+def only_clusters(mine: FitPlan, other: FitPlan) -> bool:
+    """Whether the features learned by one plan serve another, which only clusters them otherwise."""
+    readout = getattr(other.options, "readout", None)
+    if mine.method is not other.method or readout not in other.method.clusterings:
+        return False
+    return replace(mine.options, readout=readout) == other.options  # type: ignore[call-arg]
 
 
 def distinct(
@@ -205,38 +204,33 @@ def distinct(
     params: Mapping[str, Any],
     shape: tuple[int, ...],
     n_old_classes: int,
-    taken: Collection[str] = (),
-) -> dict[str, Mapping[str, Any]]:
-    """The candidates without those that cannot be, or come to the same as one before them on this problem.
+    context: FitContext,
+) -> dict[str, Trial]:
+    """The candidates without those that cannot be, or come to the same plan as one before them.
 
-    An option that the method does not read makes no candidate, nor one that is `taken` by a user's own part.
+    An option that tuning may not change for the method makes no candidate, nor one in whose place there is a
+    part of the user's own.
     """
-    kept: dict[str, Mapping[str, Any]] = {}
-    seen: list[tuple[str, DiscoverOptions]] = []
-    for name, options in candidates.items():
-        if any(value is not None and option in taken for option, value in options.items()):
+    own = {"network": context.encoder, "views": context.views, "readout": context.clusterer}
+    taken = [option for option, part in own.items() if part is not None]
+    found: dict[str, Trial] = {}
+    for name, changes in candidates.items():
+        meant = {**params, **changes}
+        if any(value is not None and option in taken for option, value in changes.items()):
             continue
-        if name == PLAIN and (params["novelty"] or "readout" in taken):  # has no stage 1, and its own cut
+        if name == PLAIN and (params.get("novelty") or "readout" in taken):  # it has no stage 1
             continue
-        meant = DiscoverOptions.pick({**params, **options})
-        read = options.keys() if "method" in options else READ.get(meant.method, set())
-        if meant.method != "cd-knet+" and not options.keys() <= read:
+        if "method" not in changes and not changes.keys() <= set(method_of(meant["method"]).tunable):
             continue
-        meant = replace(meant, readout=meant.cut)
-        if meant.method == "cd-knet+":
-            if name != GIVEN and meant.lead == "labels" and meant.label_weight == 0:
-                continue
-            meant = replace(suited(meant, shape, n_old_classes), views=view_name(meant, shape))
-        network = network_name({**params, **options}["network"], meant.method, shape)
-        if (network, meant) not in seen:
-            seen.append((network, meant))
-            kept[name] = options
-    return kept
-
-
-def tunes(params: Mapping[str, Any]) -> bool:
-    """Whether a fit first looks for options: when asked to, or within a time budget."""
-    return params["tune"] == "old-classes" or (params["tune"] == "auto" and params["time_budget"] is not None)
+        try:
+            plan = resolve(meant, shape, n_old_classes, context)
+        except ValueError:
+            if name == GIVEN:
+                raise
+            continue
+        if all(plan != trial.plan for trial in found.values()):
+            found[name] = Trial(changes, plan)
+    return found
 
 
 def untuned(reason: str) -> Report:
@@ -246,7 +240,7 @@ def untuned(reason: str) -> Report:
 
 
 def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[str, Any]]) -> Report:
-    """Keep what recovers hidden classes best and most steadily (`score`), of what was tried on all folds.
+    """Select what recovers hidden classes best and most steadily (`score`), of what was tried on all folds.
 
     The options as given stand unless something scores better by at least `LEAST_GAIN`: a sample or two more
     is no reason to change them.

@@ -1,4 +1,4 @@
-/** The data of a run from inside the page: a report that opens from disk, to look at and not to change. */
+/** The data of a run from inside the page: a read-only report that opens from disk. */
 
 import {
   type ClassCard,
@@ -36,7 +36,7 @@ function bytes(base64: string): ArrayBuffer {
 }
 
 const readOnly = (): Promise<never> =>
-  Promise.reject(new Refused("This is a report: it shows a run and changes nothing.", 405));
+  Promise.reject(new Refused("This is a report, which is read-only.", 405));
 
 export class EmbeddedSource implements Source {
   readonly live = false;
@@ -120,7 +120,7 @@ export class EmbeddedSource implements Source {
   listen = (): void => {};
 }
 
-/** The report inside this page, if it is one. */
+/** The report inside this page, if there is one. */
 export function embedded(): EmbeddedSource | null {
   const element = document.getElementById("cdknet-report");
   return element ? new EmbeddedSource(JSON.parse(element.textContent ?? "") as Embedded) : null;

@@ -15,7 +15,7 @@ import {
   Unreachable,
 } from "./types";
 
-const THUMB = 64; // pixels asked for; shown smaller, so that dense screens stay sharp
+const THUMB = 64; // pixels requested; shown smaller, to be sharp on high-density screens
 
 async function ask(path: string, body?: unknown): Promise<Response> {
   let answer: Response;
@@ -66,7 +66,7 @@ export class HttpSource implements Source {
     };
   }
 
-  /** State and assignment of one revision: asked again when a change came between the two. */
+  /** State and assignment of one revision: requested again if there was a change between the two. */
   async review(): Promise<Review> {
     for (let attempt = 0; ; attempt++) {
       const [state, answer] = await Promise.all([json<Review["state"]>("state"), ask("assignment")]);

@@ -1,4 +1,4 @@
-/** What the server says, and the two places it can come from: the server, or the JSON inside a report. */
+/** The data of a run, and its two sources: the server, or the JSON inside a report. */
 
 export const REJECTED = 65535;
 
@@ -15,17 +15,17 @@ export interface RunInfo {
   truth_names: string[] | null;
   read_only: boolean;
   options: Record<string, Json>;
-  option_help?: Record<string, string>; // of the options that have a say in the run's method
-  formats?: Record<string, string | null>; // of exports: why one cannot be had
+  option_help?: Record<string, string>; // for the options that the run's method reads
+  formats?: Record<string, string | null>; // export formats: why one is not available, or null
   cannot_refine?: string | null;
   seed: number | null;
-  confidence?: string | null; // how far to trust the run, in words
-  notes?: string[]; // what was odd about its data
+  confidence?: string | null; // how far to trust the run, as a sentence
+  notes?: string[]; // warnings about its data
   source: Json;
   versions: Record<string, string>;
   history: Record<string, Json>[];
-  scores: Record<string, number> | null; // of the labels as reviewed
-  confusion: { rows: string[]; columns: string[]; counts: number[][] } | null; // a row a true class
+  scores: Record<string, number> | null; // of the reviewed labels
+  confusion: { rows: string[]; columns: string[]; counts: number[][] } | null; // one row per true class
   seconds: Json;
   has_samples?: boolean;
   samples_note?: string | null;
@@ -124,7 +124,7 @@ export interface Everything extends Review {
   truth: Uint16Array | null;
 }
 
-/** Small pictures on one sheet: the picture of `samples[s]` is at column s % columns, row s / columns. */
+/** Thumbnails on one sheet: that of `samples[s]` is at column s % columns, row s / columns. */
 export interface Sheet {
   url: string;
   columns: number;
@@ -141,7 +141,7 @@ export type ServerEvent =
   | { kind: "offline" };
 
 export interface Source {
-  readonly live: boolean; // a server stands behind it: actions, search, exports
+  readonly live: boolean; // has a server: actions, search, exports
   load(): Promise<Everything>;
   review(): Promise<Review>;
   card(id: number): Promise<ClassCard>;
@@ -150,7 +150,7 @@ export interface Source {
   scores(): Promise<Pick<RunInfo, "scores" | "confusion">>;
   search(text: string): Promise<{ samples: { index: number; id: string }[]; total: number }>;
   sheet(samples: number[]): Sheet;
-  picture(sample: number): string | null; // the address of the large picture; null: use the sheet
+  picture(sample: number): string | null; // the URL of the large picture; null: use the sheet
   journal(limit?: number): Promise<JournalEntry[]>;
   act(revision: number, action: Action): Promise<Outcome>;
   step(direction: "undo" | "redo", revision: number): Promise<Outcome>;
@@ -160,7 +160,7 @@ export interface Source {
   listen(hear: (event: ServerEvent) => void): void;
 }
 
-/** A refusal of the server, with its own words. */
+/** The server refused a request; the message is its own. */
 export class Refused extends Error {
   constructor(
     message: string,

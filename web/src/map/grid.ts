@@ -1,4 +1,4 @@
-/** Finding points: the nearest to a place, and all inside a drawn loop. A flat grid with counted cells. */
+/** Find points: the nearest one, and all inside a drawn loop. Points are sorted into the cells of a grid. */
 
 export class Grid {
   private readonly side: number;

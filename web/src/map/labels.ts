@@ -1,6 +1,6 @@
-/** Where the name of a class stands on the map. */
+/** Where to put the name of a class on the map. */
 
-const CELL = 0.05; // of the map, which goes from -1 to 1
+const CELL = 0.05; // size of a cell; the map goes from -1 to 1
 
 export interface Place {
   x: number;
@@ -9,8 +9,8 @@ export interface Place {
 }
 
 /**
- * For each class, the place of most of its samples: where there are most around (cells of a grid, each with its
- * neighbours), and from there up to the end of that heap. A class that lies in two places has its name at one.
+ * For each class, the top of its largest group of samples: the densest part of a grid (a cell with its
+ * neighbours), and the samples around it. A class in two places has its name at one of them.
  */
 export function labelPlaces(xy: Float32Array, assignment: Uint16Array): Map<number, Place> {
   const rows = new Map<number, number[]>();

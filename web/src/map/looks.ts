@@ -1,4 +1,4 @@
-/** The colour and the mark of every point, from what is chosen in the page. */
+/** The colour and the mark of every point, depending on what is chosen in the page. */
 
 import { REJECTED } from "../data/types";
 import {

@@ -1,16 +1,16 @@
-/** Drawing the points: WebGL 2, or a plain canvas where there is none. */
+/** Draw the points with WebGL 2, or on a plain canvas if it is missing. */
 
 export interface Frame {
-  x: number; // the place in the middle
+  x: number; // map coordinates of the centre
   y: number;
-  scale: number; // CSS pixels a unit of the map
+  scale: number; // CSS pixels per unit of the map
   width: number; // CSS pixels
   height: number;
-  ratio: number; // device pixels a CSS pixel
+  ratio: number; // device pixels per CSS pixel
   size: number; // of a point, CSS pixels
-  share: number; // of the points to draw: fewer while a slow machine moves the map
-  pulse: number; // 1 ... 0: the ring around samples that just changed
-  ink: [number, number, number]; // of rings
+  share: number; // of the points to draw: fewer while the map moves on a slow machine
+  pulse: number; // 1 ... 0: size of the ring around samples that just changed
+  ink: [number, number, number]; // colour of rings
 }
 
 // Bits of a mark: 0-2 shape, then
@@ -23,7 +23,7 @@ export const UP = SELECTED | CHANGED;
 export interface Plot {
   readonly kind: "webgl" | "canvas";
   points(xy: Float32Array): void;
-  looks(colours: Uint8Array, marks: Uint8Array): void; // RGBA and mark of each
+  looks(colours: Uint8Array, marks: Uint8Array): void; // RGBA and mark of each point
   draw(frame: Frame): void;
 }
 
@@ -35,7 +35,7 @@ uniform vec4 frame;
 uniform float size;
 uniform float pulse;
 uniform int layer;
-uniform bool tiny; // too small for a shape: a plain dot, a third of the pixels to fill
+uniform bool tiny; // too small for a shape: a plain dot, with a third of the pixels
 flat out vec4 tint;
 flat out uint kind;
 flat out float radius;
@@ -87,13 +87,13 @@ void main() {
   }
   if ((kind & 32u) != 0u) {
     float ring = clamp(1.5 - abs(far - radius - 1.0 - 8.0 * pulse), 0.0, 1.0) * min(1.0, pulse * 2.0) * 0.4;
-    all = mix(all, vec4(tint.rgb, 1.0), ring); // its own colour: many rings are a glow, not a blot
+    all = mix(all, vec4(tint.rgb, 1.0), ring); // in the point's colour: many rings form a glow
   }
   if (all.a < 0.004) discard;
   result = all;
 }`;
 
-/** 0 ... n-1 in an order of chance, the same each time: its beginning is a fair part of the whole. */
+/** 0 ... n-1 in a fixed random order: its beginning is a random sample. */
 function shuffled(n: number): Uint32Array<ArrayBuffer> {
   const order = new Uint32Array(n).map((_, i) => i);
   let seed = 1;
@@ -111,7 +111,7 @@ class WebGlPlot implements Plot {
   private readonly buffers: WebGLBuffer[];
   private readonly at: Record<string, WebGLUniformLocation | null> = {};
   private n = 0;
-  private order = new Uint32Array(); // points lie in the buffers in an order of chance: a beginning is a fair part
+  private order = new Uint32Array(); // of the points in the buffers: random, so that the first ones are a random sample
   private dim = false;
   private up = false;
 
@@ -164,7 +164,7 @@ class WebGlPlot implements Plot {
   }
 
   looks(colours: Uint8Array, marks: Uint8Array): void {
-    const whole = new Uint32Array(colours.buffer, colours.byteOffset, this.n); // RGBA as one
+    const whole = new Uint32Array(colours.buffer, colours.byteOffset, this.n); // RGBA as one number
     this.upload(1, this.order.map((i) => whole[i]));
     this.upload(2, new Uint8Array(this.n).map((_, k) => marks[this.order[k]]));
     this.dim = marks.some((m) => (m & DIM) !== 0 && (m & UP) === 0);
@@ -242,7 +242,7 @@ class CanvasPlot implements Plot {
   }
 }
 
-/** WebGL on this canvas, or null where the browser has none or its driver refuses the shaders. */
+/** WebGL on this canvas, or null if the browser has none or its driver refuses the shaders. */
 export function webGlPlot(canvas: HTMLCanvasElement): Plot | null {
   const gl = canvas.getContext("webgl2", { antialias: false, premultipliedAlpha: true, powerPreference: "low-power" });
   try {
@@ -253,7 +253,7 @@ export function webGlPlot(canvas: HTMLCanvasElement): Plot | null {
   }
 }
 
-/** The plain canvas: needs one on which WebGL was never tried with success. */
+/** The plain canvas: needs one without a WebGL context. */
 export function canvasPlot(canvas: HTMLCanvasElement): Plot {
   const pen = canvas.getContext("2d");
   if (!pen) throw new Error("This browser can draw neither WebGL nor a canvas.");

@@ -1,4 +1,4 @@
-/** The map: pan, zoom, hover, click and lasso over the plot, with class names where the classes lie. */
+/** The map: pan, zoom, hover, click and lasso over the plot, with class names at their classes. */
 
 import { count, h, s, samples } from "../dom";
 import { hoverCard } from "../parts/sample";
@@ -9,8 +9,8 @@ import { labelPlaces } from "./labels";
 import { looks } from "./looks";
 import { canvasPlot, type Plot, webGlPlot } from "./plot";
 
-const REACH = 12; // pixels from a point at which it is met
-const LONGEST = 400; // a class's name shows only if its class has points in view
+const REACH = 12; // pixels around a point in which the pointer finds it
+const MOST_NAMES = 400; // with more classes, no names are shown
 
 const newCanvas = (): HTMLCanvasElement =>
   h("canvas", { class: "map-canvas", tabindex: "0", role: "application", "aria-roledescription": "map", "aria-describedby": "map-help" });
@@ -23,11 +23,11 @@ export class MapView {
   private plot: Plot;
   private readonly grid: Grid;
   private middle = { x: 0, y: 0 };
-  private scale = 0; // CSS pixels a unit; 0: not yet fitted
+  private scale = 0; // CSS pixels per unit; 0: not yet fitted
   private size = { width: 0, height: 0 };
   private dirty = false;
   private repaint = true;
-  private whole = true; // the whole map is in view, and stays so when the window changes
+  private whole = true; // the whole map is in view, and stays in view when the window is resized
   private moving = false;
   private restTimer = 0;
   private lastFrame = 0;
@@ -78,13 +78,13 @@ export class MapView {
     });
   }
 
-  // --- what others ask
+  // --- for other parts
 
   fit(): void {
     const { width, height } = this.size;
     if (!width || !height) return;
     const room = Math.min(56, width * 0.08);
-    const top = width < 640 ? Math.min(96, height * 0.25) : Math.min(64, height * 0.16); // the controls and the names of the topmost classes
+    const top = width < 640 ? Math.min(96, height * 0.25) : Math.min(64, height * 0.16); // for the controls and the names of the top classes
     this.scale = Math.min((width - 2 * room) / this.bounds.width, (height - room - top) / this.bounds.height);
     this.middle = { x: this.bounds.x, y: this.bounds.y + (top - room) / 2 / this.scale };
     this.whole = true;
@@ -107,7 +107,7 @@ export class MapView {
     this.inMotion();
   }
 
-  /** Redraw while the map moves: with fewer points where frames come late, with all once it rests. */
+  /** Redraw while the map moves: with fewer points if frames are late, with all points once it rests. */
   private inMotion(): void {
     this.whole = false;
     this.moving = true;
@@ -243,7 +243,7 @@ export class MapView {
       pulse,
       ink: this.store.dark ? [240, 242, 245] : [25, 28, 32],
     });
-    this.element.dataset.frame = [this.middle.x, this.middle.y, this.scale].join(" "); // where things are, for tests
+    this.element.dataset.frame = [this.middle.x, this.middle.y, this.scale].join(" "); // the position of the map, for tests
     this.placeLabels();
     if (this.changed) this.redraw();
   }
@@ -265,7 +265,7 @@ export class MapView {
 
   private placeLabels(): void {
     const { width, height } = this.size;
-    const show = this.store.colour !== "truth" && this.places.length <= LONGEST;
+    const show = this.store.colour !== "truth" && this.places.length <= MOST_NAMES;
     const taken: [number, number, number][] = [];
     const lit = this.store.lit();
     const first = this.places.filter((p) => lit.has(p.id));
@@ -283,7 +283,7 @@ export class MapView {
     }
   }
 
-  // --- hands
+  // --- pointer and keyboard
 
   private bind(): void {
     const { canvas } = this;

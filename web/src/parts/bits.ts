@@ -1,4 +1,4 @@
-/** Small pieces that many parts share: the sign of a class, its chip, thumbnails, bars. */
+/** Small elements that many parts share: the swatch of a class, its chip, thumbnails, bars. */
 
 import { h, s } from "../dom";
 import { type Sheet, REJECTED } from "../data/types";
@@ -25,10 +25,10 @@ export function swatch(id: number): SVGSVGElement {
 }
 
 const where = (e: PointerEvent): string => `${e.screenX} ${e.screenY}`;
-let pointer = ""; // where it was last; set after those who are told of a move have compared
+let pointer = ""; // its last position; set after the listeners of a move have compared it
 addEventListener("pointermove", (e) => (pointer = where(e)));
 
-/** The pointer over something of a class lights it on the map; not where the page moved under a pointer at rest. */
+/** Hovering highlights the class on the map, unless the page moved under a pointer at rest. */
 export function lights(store: Store, id: number) {
   return {
     pointermove: (e: PointerEvent) => where(e) !== pointer && store.point(id),
@@ -52,7 +52,7 @@ export function chip(store: Store, id: number, extra: string | null = null): HTM
   );
 }
 
-/** Show the picture of one sample out of a sheet. */
+/** Show the thumbnail of one sample from a sheet. */
 export function place(element: HTMLElement, sheet: Sheet, sample: number): void {
   const slot = sheet.slot(sample);
   if (slot === undefined || !sheet.url) {
@@ -66,7 +66,7 @@ export function place(element: HTMLElement, sheet: Sheet, sample: number): void 
   element.style.backgroundPosition = `${at(column, sheet.columns)} ${at(row, sheet.rows)}`;
 }
 
-/** Pictures of samples as buttons: a press takes one into the selection or out of it. */
+/** Thumbnails as buttons: a click adds the sample to the selection or removes it. */
 export function thumbs(store: Store, members: number[], label: string, look = ""): HTMLElement {
   const list = h("div", { class: `thumbs ${store.run.kind} ${look}`, role: "group", "aria-label": label });
   const size = store.source.live ? 100 : members.length || 1;
@@ -89,7 +89,7 @@ export function thumbs(store: Store, members: number[], label: string, look = ""
   return list;
 }
 
-/** A share as a quiet bar with its figure in words beside it. */
+/** A share as a bar. */
 export function bar(share: number | null, tone = ""): HTMLElement {
   const inner = h("span", { class: `bar-in ${tone}` });
   inner.style.width = `${Math.round(100 * Math.max(0, Math.min(1, share ?? 0)))}%`;

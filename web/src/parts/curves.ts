@@ -1,4 +1,4 @@
-/** Training curves: one small drawing a figure, stage after stage. */
+/** Training curves: one small plot per quantity, stage by stage. */
 
 import { figure, fill, h, s } from "../dom";
 import type { Store } from "../store";
@@ -6,17 +6,17 @@ import { empty } from "./bits";
 
 const STAGES: Record<string, string> = {
   pretrain: "Stage 1: learn the known classes",
-  views: "Stage 2: know a sample in every view of it",
-  discover: "Stage 2: let the classes fall apart",
-  expand: "Stage 3: one classifier for known and new",
-  refine: "Refinement: the reviewed labels",
-  calibrate: "How sure it may be: known classes hidden and found again",
+  views: "Stage 2: learn from augmented views",
+  discover: "Stage 2: separate the classes",
+  expand: "Stage 3: train one classifier for known and new classes",
+  refine: "Refinement: train on the reviewed labels",
+  calibrate: "Calibration: known classes hidden and discovered again",
 };
 const WIDTH = 320;
 const HEIGHT = 150;
 const PAD = { right: 14, top: 12, bottom: 24 };
-const DIGIT = 6.4; // width of a figure at an axis
-const FEWEST = 3; // points that make a curve; fewer are drawn as points
+const DIGIT = 6.4; // width of a digit on an axis
+const FEWEST = 3; // points for a curve; fewer are drawn as points
 
 export function curves(store: Store): HTMLElement {
   const element = h("section", { class: "page", tabindex: "0", "aria-labelledby": "curves-title" });

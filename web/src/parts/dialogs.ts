@@ -1,4 +1,4 @@
-/** Questions to the person, each a modal dialog that answers by a promise; Escape answers null. */
+/** Questions to the user, each a modal dialog that resolves a promise; Escape resolves it with null. */
 
 import { button, count, fill, h, icon, percent, samples } from "../dom";
 import type { ClassInfo } from "../data/types";
@@ -6,7 +6,7 @@ import { keyName } from "../keys";
 import type { Store } from "../store";
 import { swatch, thumbs } from "./bits";
 
-/** A modal dialog. `build` gets a function that closes it with an answer. */
+/** A modal dialog. `build` receives a function that closes it with an answer. */
 export function ask<T>(
   title: string,
   build: (answer: (value: T | null) => void) => (Node | null)[],
@@ -48,10 +48,10 @@ const buttons = (label: string, answer: (value: null) => void): HTMLElement =>
     h("button", { type: "submit", class: "button primary" }, label),
   );
 
-/** Does what was asked for; the answer is why it could not, or null. */
+/** Applies the answer; resolves with the reason if it failed, else with null. */
 export type Attempt<T> = (value: T) => Promise<string | null>;
 
-/** A form that stays open, as it was filled in, until what it asks for is done. */
+/** A form that stays open, with its values, until the attempt succeeds. */
 function form<T>(read: () => T | null, attempt: Attempt<T>, done: () => void, ...children: (Node | null)[]): HTMLFormElement {
   const problem = h("p", { class: "problem", role: "alert", hidden: true });
   const element = h("form", { class: "dialog-form" }, ...children.slice(0, -1), problem, children.at(-1));
@@ -71,7 +71,7 @@ function form<T>(read: () => T | null, attempt: Attempt<T>, done: () => void, ..
   return element;
 }
 
-/** Pictures of a class, to see what is being decided about. */
+/** Some samples of the class that the dialog is about. */
 function glimpse(store: Store, id: number): HTMLElement {
   const box = h("div", { class: "glimpse" });
   store.source
@@ -124,14 +124,14 @@ export function askParts(store: Store, info: ClassInfo, attempt: Attempt<number>
         h("label", { class: "row" }, h("span", null, "Into how many classes?"), input),
         hint ? h("p", { class: "hint-line" }, icon("spark"), hint.reason) : null,
         h("p", { class: "quiet" }, `Only these ${samples(info.size)} are clustered again. The largest part keeps the name.`),
-        info.given > 0 ? h("p", { class: "quiet" }, `${count(info.given)} of them came with a label. They go with their part like the others: those that leave are of the new class from here on.`) : null,
+        info.given > 0 ? h("p", { class: "quiet" }, `${count(info.given)} of them were labelled. Like all others they go to the class of their part, and take its label.`) : null,
         buttons("Split", answer),
       ),
     ];
   });
 }
 
-/** Which classes become one, before it is done. */
+/** Show which classes become one, before they are merged. */
 export function askMerge(store: Store, chosen: ClassInfo[], into: number, attempt: Attempt<true>): Promise<null> {
   return ask<null>(`Merge ${chosen.length} classes`, (answer) => [
     form<true>(
@@ -143,7 +143,7 @@ export function askMerge(store: Store, chosen: ClassInfo[], into: number, attemp
         { class: "pick-list", "aria-label": "Classes that become one" },
         ...chosen.map((c) => h("li", { class: "pick still" }, swatch(c.id), h("span", { class: "pick-name" }, c.name), h("small", null, c.id === into ? "keeps its name" : ""), h("small", { class: "pick-size" }, count(c.size)))),
       ),
-      h("p", { class: "quiet" }, `Together ${samples(chosen.reduce((sum, c) => sum + c.size, 0))}, all of them ${store.nameOf(into)}.`),
+      h("p", { class: "quiet" }, `In total ${samples(chosen.reduce((sum, c) => sum + c.size, 0))}, all of them ${store.nameOf(into)}.`),
       focusFirst(buttons(`Merge into ${store.nameOf(into)}`, answer)),
     ),
   ]);
@@ -169,7 +169,7 @@ export function pickClass(
       const all = store.ordered().filter((c) => options.only?.(c) ?? true);
       all.sort((a, b) => Number(likely.has(b.id)) - Number(likely.has(a.id)));
       let choices: Picked[] = [];
-      let at = all.some((c) => likely.has(c.id)) ? 0 : -1; // nothing is likely: nothing is proposed
+      let at = all.some((c) => likely.has(c.id)) ? 0 : -1; // without a likely class, none is preselected
       const list = h("ul", { class: "pick-list", role: "listbox", id: "pick-list", "aria-label": "Classes" });
       const input = h("input", {
         class: "field", placeholder: options.create ? "Type a class, or a new name" : "Type a class", "data-first": true,
@@ -210,7 +210,7 @@ export function pickClass(
         draw();
       });
       input.addEventListener("keydown", (e) => {
-        if (e.isComposing) return; // Enter takes a word of an input method
+        if (e.isComposing) return; // Enter accepts a word of an input method
         if (e.key === "ArrowDown" || e.key === "ArrowUp") {
           e.preventDefault();
           at = e.key === "ArrowDown" ? (at + 1) % Math.max(1, choices.length) : (at > 0 ? at : choices.length) - 1;
@@ -227,7 +227,7 @@ export function pickClass(
   );
 }
 
-/** Classes that a class is most often confused with, with the reason in figures. */
+/** The classes that a class is most often confused with, and how often. */
 export function likelyFor(info: ClassInfo): Map<number, string> {
   const likely = new Map<number, string>();
   for (const hint of info.hints) if (hint.kind === "merge" && hint.with !== null) likely.set(hint.with, "looks like the same");
@@ -237,7 +237,7 @@ export function likelyFor(info: ClassInfo): Map<number, string> {
 
 export function exportDialog(store: Store): Promise<null> {
   const formats = [
-    ["csv", "CSV", "opens in any spreadsheet; ' before what it would take for a formula"],
+    ["csv", "CSV", "opens in any spreadsheet; text that looks like a formula starts with '"],
     ["parquet", "Parquet", "small and typed, for pandas, polars, DuckDB"],
     ["json", "JSON", "for programs"],
   ];
@@ -258,7 +258,7 @@ export function exportDialog(store: Store): Promise<null> {
       h(
         "div",
         { class: "dialog-form" },
-        h("p", { class: "quiet" }, `A line a sample (${count(store.run.n_samples)} of them): its name, label, class number, old or new, given or found, confidence, and whether it was rejected.`),
+        h("p", { class: "quiet" }, `One line per sample (${count(store.run.n_samples)} in total): its name, label, class number, old or new, given or found, confidence, and whether it was rejected.`),
         h(
           "div",
           { class: "choices" },
@@ -279,9 +279,9 @@ export function exportDialog(store: Store): Promise<null> {
 
 export async function refineDialog(store: Store): Promise<void> {
   if (store.run.cannot_refine) return store.notify({ tone: "info", text: store.run.cannot_refine });
-  if (store.refine?.state === "running") return void (await ask<null>("Teach it back", () => [h("div", { class: "dialog-form" }, refineProgress(store))]));
+  if (store.refine?.state === "running") return void (await ask<null>("Refine the model", () => [h("div", { class: "dialog-form" }, refineProgress(store))]));
   const free = await store.source.refineState().then((r) => r.free, () => `${store.run.name}-refined`);
-  await ask<null>("Teach it back", (answer) => {
+  await ask<null>("Refine the model", (answer) => {
     const input = h("input", { class: "field", value: free, required: true, maxlength: "80", pattern: "[A-Za-z0-9][A-Za-z0-9._\\-]*", title: "Letters, digits, dots, hyphens and underscores", "data-first": true, "aria-label": "Name of the new run", autocomplete: "off", spellcheck: "false" });
     const start = async (out: string): Promise<string | null> => {
       try {
@@ -291,7 +291,7 @@ export async function refineDialog(store: Store): Promise<void> {
       }
       store.refine = { state: "running", stage: null, share: 0, seconds_left: null, out, error: null, free };
       store.emit("refine");
-      store.notify({ tone: "info", text: `Refining into ${out}. You can go on reviewing.` });
+      store.notify({ tone: "info", text: `Refining into ${out}. You can continue to review.` });
       return null;
     };
     return [
@@ -299,8 +299,8 @@ export async function refineDialog(store: Store): Promise<void> {
         () => input.value.trim() || null,
         start,
         () => answer(null),
-        h("p", null, "Trains the classifier again on the labels as you have reviewed them. Names and identities of the classes stay; this run is not touched."),
-        h("label", { class: "stack" }, h("span", null, "Name of the new run, beside this one"), input),
+        h("p", null, "Trains the classifier again on your reviewed labels. Classes keep their names and numbers; this run is not changed."),
+        h("label", { class: "stack" }, h("span", null, "Name of the new run, in the same folder as this one"), input),
         buttons("Start", answer),
       ),
     ];
@@ -325,7 +325,7 @@ export function refineProgress(store: Store): HTMLElement {
       r.state === "running" ? `${STAGES[r.stage ?? ""] ?? "Starting"}: ${percent(share)}${left}`
       : r.state === "done" ? `Done. The new run is ${r.out}.`
       : `Failed: ${r.error ?? "no reason was given"}`;
-    fill(box, meter, h("p", { role: "status" }, text), r.state === "done" && h("p", { class: "quiet" }, `cdknet explore ${r.out} opens it; cdknet predict ${r.out} FILE answers with your names.`));
+    fill(box, meter, h("p", { role: "status" }, text), r.state === "done" && h("p", { class: "quiet" }, `cdknet explore ${r.out} opens it; cdknet predict ${r.out} FILE uses your names.`));
   };
   const off = store.on(["refine"], draw);
   draw();

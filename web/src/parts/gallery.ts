@@ -1,4 +1,4 @@
-/** All classes as cards, side by side: the quickest way to see what each one is. */
+/** All classes as cards, side by side. */
 
 import { count, fill, h, icon, percent } from "../dom";
 import type { ClassInfo } from "../data/types";

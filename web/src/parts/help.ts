@@ -1,4 +1,4 @@
-/** All keys on one sheet. */
+/** The list of all keys. */
 
 import type { Command } from "../commands";
 import { h } from "../dom";

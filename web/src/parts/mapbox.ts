@@ -1,4 +1,4 @@
-/** The map with what lies upon it: colours, tools, legend. */
+/** The map with its overlays: colours, tools, legend. */
 
 import type { Commands } from "../commands";
 import { button, count, fill, h } from "../dom";

@@ -1,4 +1,4 @@
-/** The quieter pages: what the run is made of, and what was done to it. */
+/** The pages about the run itself: its options, and the journal of changes. */
 
 import { button, count, figure, fill, h } from "../dom";
 import type { Json, RunInfo } from "../data/types";
@@ -14,19 +14,19 @@ const written = (value: Json | undefined): string =>
 const table = (title: string, rows: [string, string][]): HTMLElement =>
   h("section", { class: "block" }, h("h3", { class: "block-title" }, title), h("table", { class: "plain" }, h("tbody", null, ...rows.map(([key, value]) => h("tr", null, h("th", { scope: "row" }, key), h("td", null, value))))));
 
-/** What was asked for, with what each option does; without those that the method of the run does not look at. */
+/** The options that the method of the run reads, each with its help text. */
 function options(run: RunInfo): HTMLElement {
   const help = run.option_help ?? {};
   const shown = Object.entries(run.options ?? {}).filter(([key]) => !run.option_help || key in help);
   return h(
     "section",
     { class: "block" },
-    h("h3", { class: "block-title" }, "Options", h("small", null, "what was asked for; epochs and steps are limits, the Training page has what was done")),
+    h("h3", { class: "block-title" }, "Options", h("small", null, "as requested; epochs and steps are limits, the Training page shows what was done")),
     h("table", { class: "plain" }, h("tbody", null, ...shown.map(([key, value]) => h("tr", null, h("th", { scope: "row" }, key, help[key] && h("small", null, help[key])), h("td", null, written(value)))))),
   );
 }
 
-/** How far to trust the run, and what was odd about its data: sentences. */
+/** How far to trust the run, and warnings about its data, as sentences. */
 function trust(run: RunInfo): HTMLElement | false {
   const said = [...(run.confidence ? [`${run.confidence}.`] : []), ...(run.notes ?? [])];
   const sentence = (text: string): HTMLElement => h("p", null, text.charAt(0).toUpperCase() + text.slice(1));
@@ -65,7 +65,7 @@ export function journalPage(store: Store): HTMLElement {
     "section",
     { class: "page", tabindex: "0", "aria-labelledby": "journal-title" },
     h("h2", { class: "page-title", id: "journal-title" }, "Journal"),
-    h("p", { class: "quiet" }, "Every action is written into the run folder the moment it is done. Nothing here is lost, and all of it can be undone."),
+    h("p", { class: "quiet" }, "Every action is saved in the run folder at once. Nothing is lost, and every action can be undone."),
     store.editable &&
       h(
         "div",

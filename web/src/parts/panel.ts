@@ -1,4 +1,4 @@
-/** The side panel: the class that is chosen, the samples that are selected, or where to begin. */
+/** The side panel: the chosen class, the selected samples, or an overview. */
 
 import { type Commands, mergeTarget } from "../commands";
 import { button, count, figure, fill, h, icon, percent, samples } from "../dom";
@@ -8,36 +8,36 @@ import type { Store } from "../store";
 import { bar, chip, empty, swatch, thumbs } from "./bits";
 import { sampleDetails } from "./sample";
 
-/** Cards of the newest revision, asked for once. */
+/** Cards of the newest revision, each requested once. */
 export class Cards {
   private revision = -1;
-  private kept = new Map<number, Promise<ClassCard>>();
+  private cache = new Map<number, Promise<ClassCard>>();
 
   constructor(private readonly store: Store) {}
 
   get(id: number): Promise<ClassCard> {
     if (this.revision !== this.store.state.revision) {
-      this.kept.clear();
+      this.cache.clear();
       this.revision = this.store.state.revision;
     }
-    let card = this.kept.get(id);
+    let card = this.cache.get(id);
     if (!card) {
       card = this.store.source.card(id);
-      card.catch(() => this.kept.delete(id));
-      this.kept.set(id, card);
+      card.catch(() => this.cache.delete(id));
+      this.cache.set(id, card);
     }
     return card;
   }
 }
 
-/** Merge two classes; a known one stays, or else the larger. */
+/** Merge two classes: into the known one, or else into the larger. */
 function mergeTwo(store: Store, a: ClassInfo, b: ClassInfo): Promise<unknown> {
   const stays = a.kind !== b.kind ? (a.kind === "old" ? a : b) : a.size >= b.size ? a : b;
   const goes = stays === a ? b : a;
   return store.act({ kind: "merge", classes: [stays.id, goes.id], into: stays.id }, `merge ${goes.name} into ${stays.name}`);
 }
 
-/** A hint with its reason and the button that follows it. */
+/** A hint with its reason and a button to apply it. */
 export function hintBox(store: Store, info: ClassInfo, hint: Hint, named = false): HTMLElement {
   const split = hint.kind === "split";
   const other = hint.with === null ? undefined : store.class(hint.with);
@@ -82,9 +82,9 @@ export function stats(info: ClassInfo): HTMLElement {
   return h(
     "div",
     { class: "stats" },
-    row("Samples", count(info.size), null, "How many samples are in it"),
+    row("Samples", count(info.size), null, "Number of samples in the class"),
     row("Confidence", info.confidence === null ? "-" : percent(info.confidence), info.confidence, "Mean confidence of the classifier"),
-    row("Cohesion", info.cohesion === null ? "-" : info.cohesion.toFixed(2), info.cohesion === null ? null : Math.max(0, info.cohesion), "How close its samples lie together, 1 at most"),
+    row("Cohesion", info.cohesion === null ? "-" : info.cohesion.toFixed(2), info.cohesion === null ? null : Math.max(0, info.cohesion), "How close together its samples are, at most 1"),
   );
 }
 
@@ -137,7 +137,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
           ]
         : h("p", { class: "quiet" }, "No class looks like two, and no two look like one."),
       store.editable &&
-        h("p", { class: "quiet tip" }, "Choose a class in the list or on the map, look at its samples, and give it a name. ", h("kbd", null, "J"), " and ", h("kbd", null, "K"), " walk through the classes, ", h("kbd", null, "?"), " lists all keys."),
+        h("p", { class: "quiet tip" }, "Choose a class in the list or on the map, look at its samples, and give it a name. ", h("kbd", null, "J"), " and ", h("kbd", null, "K"), " step through the classes, ", h("kbd", null, "?"), " lists all keys."),
     );
   }
 
@@ -196,7 +196,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
       fill(
         cardBox,
         store.run.has_samples === false && h("p", { class: "quiet" }, store.run.samples_note ?? "This run does not hold its samples."),
-        part("Most central", "Nearest to the middle of the class", card.central.slice(0, 18)),
+        part("Most central", "Nearest to the centre of the class", card.central.slice(0, 18)),
         part("Least sure", "The classifier is least sure of these", card.unsure.slice(0, 12)),
         part("Outliers", "Farthest from the rest of the class", card.outliers.slice(0, 12)),
         everyone(info),
@@ -206,7 +206,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
     }
   }
 
-  /** All samples of a class, a page at a time. */
+  /** All samples of a class, one page at a time. */
   function everyone(info: ClassInfo): HTMLElement {
     const page = 100;
     const list = h("div");
@@ -257,7 +257,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
           { class: "shares" },
           ...shares.slice(0, 8).map(([id, n]) => {
             const strip = bar(n / selection.length);
-            return h("li", null, chip(store, id), strip, h("span", { class: "share-count" }, count(n)), h("button", { type: "button", class: "link", title: `Take ${store.nameOf(id)} out of the selection`, on: { click: () => store.select(selection.filter((i) => store.data.assignment[i] === id), "remove") } }, "drop"));
+            return h("li", null, chip(store, id), strip, h("span", { class: "share-count" }, count(n)), h("button", { type: "button", class: "link", title: `Remove ${store.nameOf(id)} from the selection`, on: { click: () => store.select(selection.filter((i) => store.data.assignment[i] === id), "remove") } }, "drop"));
           }),
         ),
         h("h3", null, "Samples"),

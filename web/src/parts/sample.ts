@@ -1,4 +1,4 @@
-/** One sample: the card that follows the pointer, and the whole of what is known about it. */
+/** One sample: the card that follows the pointer, and all details for the side panel. */
 
 import { fill, h, percent } from "../dom";
 import type { SampleInfo } from "../data/types";
@@ -21,7 +21,7 @@ export function picture(store: Store, sample: number, alt: string): HTMLElement 
 
 const known = new Map<number, SampleInfo>();
 
-/** What is known about a sample; its name does not change, so it is asked for once. */
+/** The details of a sample, requested once: its name does not change. */
 async function about(store: Store, sample: number): Promise<SampleInfo> {
   let info = known.get(sample);
   if (!info) {
@@ -37,7 +37,7 @@ function truthOf(store: Store, sample: number): string | null {
   return truth ? (run.truth_names?.[truth[sample]] ?? null) : null;
 }
 
-/** A card beside the pointer with the sample under it. */
+/** A card next to the pointer that shows the sample under it. */
 export function hoverCard(store: Store) {
   const element = h("div", { class: "hover-card", hidden: true, "aria-hidden": "true" });
   let shown: number | null = null;
@@ -85,7 +85,7 @@ export function hoverCard(store: Store) {
   return { element, show, hide };
 }
 
-/** All about one sample, for the side panel. */
+/** The details of one sample, for the side panel. */
 export function sampleDetails(store: Store, sample: number): HTMLElement {
   const name = h("h2", { class: "sample-title" }, `Sample ${sample}`);
   const id = store.data.assignment[sample];

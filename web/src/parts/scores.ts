@@ -1,12 +1,12 @@
-/** How well the labels agree with the truth, where it is given: scores, and who is taken for whom. */
+/** How well the labels agree with the truth, if it is given: scores and confusion. */
 
 import { count, fill, h, percent } from "../dom";
 import type { Store } from "../store";
 import { empty } from "./bits";
 
 const SCORES: [string, string, string][] = [
-  ["acc", "Accuracy", "share of unlabelled samples in the class that stands for their true one, matched one to one"],
-  ["purity", "Purity", "share of unlabelled samples that are of the most frequent true class of their class"],
+  ["acc", "Accuracy", "share of unlabelled samples in the class that is matched to their true class, one to one"],
+  ["purity", "Purity", "share of unlabelled samples whose true class is the most frequent one in their class"],
   ["nmi", "NMI", "normalised mutual information"],
   ["ari", "ARI", "adjusted Rand index"],
 ];
@@ -24,7 +24,7 @@ export function scores(store: Store): HTMLElement {
     fill(
       element,
       h("h2", { class: "page-title", id: "scores-title" }, "Scores"),
-      h("p", { class: "quiet" }, "The labels as reviewed, against the truth, over ", values?.n_scored !== undefined ? `${count(values.n_scored)} samples` : "samples", " that came without a label."),
+      h("p", { class: "quiet" }, "The reviewed labels against the truth, over ", values?.n_scored !== undefined ? `${count(values.n_scored)} samples` : "samples", " that came without a label."),
       values
         ? h("div", { class: "score-row" }, ...SCORES.filter(([key]) => typeof values[key] === "number").map(([key, name, title]) => h("div", { class: "score", title }, h("span", { class: "score-value" }, values[key].toFixed(3)), h("span", { class: "score-name" }, name))))
         : empty("No scores", "The truth of this run is not known."),
@@ -36,13 +36,13 @@ export function scores(store: Store): HTMLElement {
     const rowSums = c.counts.map((row) => row.reduce((a, b) => a + b, 0));
     const used = c.columns.map((_, j) => j).filter((j) => c.counts.some((row) => row[j] > 0));
     const rows = c.rows.map((_, i) => i).filter((i) => rowSums[i] > 0);
-    // columns in the order of the rows they answer to, so that agreement lies on the diagonal
+    // columns in the order of their most frequent row, so that agreement is on the diagonal
     const home = (j: number): number => rows.reduce((best, i) => (c.counts[i][j] > c.counts[best][j] ? i : best), rows[0]);
     used.sort((a, b) => home(a) - home(b));
     return h(
       "section",
       { class: "block" },
-      h("h3", { class: "block-title" }, "Confusion", h("small", null, "a row a true class, a column a class of this run, in per cent of the row")),
+      h("h3", { class: "block-title" }, "Confusion", h("small", null, "one row per true class, one column per class of this run, in percent of the row")),
       h(
         "div",
         { class: "matrix-box", tabindex: "0", role: "region", "aria-label": "Confusion matrix" },

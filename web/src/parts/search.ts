@@ -12,9 +12,9 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
     (answer) => {
       let hits: { index: number; id: string }[] = [];
       let at = 0;
-      let asked = 0;
+      let requests = 0;
       const list = h("ul", { class: "pick-list", role: "listbox", id: "found", "aria-label": "Samples" });
-      const status = h("p", { class: "quiet", role: "status" }, "Type a part of its name.");
+      const status = h("p", { class: "quiet", role: "status" }, "Type part of its name.");
       const input = h("input", {
         class: "field", type: "search", placeholder: "Name of a sample", "data-first": true, role: "combobox",
         "aria-expanded": "true", "aria-controls": "found", "aria-label": "Name of a sample", autocomplete: "off", spellcheck: "false", maxlength: "200",
@@ -37,15 +37,15 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
       };
       const look = async (): Promise<void> => {
         const text = input.value.trim();
-        const turn = ++asked;
+        const request = ++requests;
         if (!text) {
           hits = [];
-          status.textContent = "Type a part of its name.";
+          status.textContent = "Type part of its name.";
           return draw();
         }
         try {
           const answerOf = await store.source.search(text);
-          if (turn !== asked) return;
+          if (request !== requests) return;
           hits = answerOf.samples;
           at = 0;
           status.textContent =
@@ -63,13 +63,13 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
         timer = window.setTimeout(() => void look(), 120);
       });
       input.addEventListener("keydown", (e) => {
-        if (e.isComposing) return; // Enter takes a word of an input method
+        if (e.isComposing) return; // Enter accepts a word of an input method
         if (e.key === "ArrowDown" || e.key === "ArrowUp") {
           e.preventDefault();
           at = (at + (e.key === "ArrowDown" ? 1 : hits.length - 1)) % Math.max(1, hits.length);
           draw();
         } else if (e.key === "Escape") {
-          e.preventDefault(); // the browser would only empty the field
+          e.preventDefault(); // the browser would only clear the field
           answer(null);
         } else if (e.key === "Enter" && hits[at]) {
           e.preventDefault();

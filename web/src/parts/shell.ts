@@ -1,4 +1,4 @@
-/** The frame of the page: top bar, pages, side panel, the bar of a selection, and the bottom bar of a phone. */
+/** The frame of the page: top bar, pages, side panel, the selection bar, and the bottom bar on a phone. */
 
 import type { Commands } from "../commands";
 import { button, count, fill, h, icon, percent, samples } from "../dom";
@@ -39,13 +39,13 @@ export function shell(root: HTMLElement, store: Store, map: MapView, commands: C
 
   const undo = button("Undo", () => commands.undo?.run(), { icon: "undo", bare: true, key: keyName("ctrl+z") });
   const redo = button("Redo", () => commands.redo?.run(), { icon: "redo", bare: true, key: keyName("ctrl+shift+z") });
-  const refine = h("button", { type: "button", class: "button primary refine-button", title: `Teach it back (${keyName("f")})`, on: { click: () => commands.refine?.run() } });
+  const refine = h("button", { type: "button", class: "button primary refine-button", title: `Refine the model (${keyName("f")})`, on: { click: () => commands.refine?.run() } });
   const theme = button("Light or dark", () => store.toggleTheme(), { icon: "moon", bare: true, key: keyName("t"), class: "desk" });
 
   const top = h(
     "header",
     { class: "top" },
-    h("button", { type: "button", class: "skip", on: { click: () => (store.show("map"), root.querySelector<HTMLElement>(".class-main")?.focus()) } }, "To the list of classes"),
+    h("button", { type: "button", class: "skip", on: { click: () => (store.show("map"), root.querySelector<HTMLElement>(".class-main")?.focus()) } }, "Skip to the list of classes"),
     h("div", { class: "brand" }, mark(), h("div", { class: "brand-words" }, h("h1", null, store.run.name), h("span", { class: "quiet" }, h("span", { class: "desk" }, store.source.live ? "explorer · " : "report · "), samples(store.run.n_samples)))),
     tabs,
     h(
@@ -65,7 +65,7 @@ export function shell(root: HTMLElement, store: Store, map: MapView, commands: C
   const spoken = h("div", { class: "hidden", "aria-live": "polite" });
   fill(root, top, banner, main, picks, bottom, toasts(store), spoken);
   thumbEvents(store, root);
-  // Whoever goes by Tab sees where the map has the keyboard; whoever clicked on it knows.
+  // Show the focus ring of the map to keyboard users only.
   addEventListener("keydown", (e) => e.key === "Tab" && document.body.toggleAttribute("data-tabbing", true), true);
   addEventListener("pointerdown", () => document.body.toggleAttribute("data-tabbing", false), true);
 
@@ -86,7 +86,7 @@ export function shell(root: HTMLElement, store: Store, map: MapView, commands: C
     redo.title = store.state.redo ? `Redo: ${store.state.redo} (${keyName("ctrl+shift+z")})` : "Nothing to redo";
     document.body.toggleAttribute("data-busy", store.busy);
   };
-  let told = "";
+  let reported = "";
   const drawRefine = (): void => {
     const r = store.refine;
     const running = r?.state === "running";
@@ -94,16 +94,16 @@ export function shell(root: HTMLElement, store: Store, map: MapView, commands: C
     refine.style.setProperty("--done", String(running ? (r.share ?? 0) : 0));
     refine.classList.toggle("running", running);
     refine.disabled = !running && !!store.run.cannot_refine;
-    refine.title = store.run.cannot_refine ?? `Teach it back (${keyName("f")})`;
-    if (r && r.state !== told) {
-      if (told === "running" && r.state === "done") store.notify({ tone: "done", stays: true, text: `Refined: the new run is ${r.out}. Open it with: cdknet explore ${r.out}` });
-      if (told === "running" && r.state === "failed") store.notify({ tone: "error", stays: true, text: `The refinement failed: ${r.error ?? "no reason was given"}` });
-      told = r.state;
+    refine.title = store.run.cannot_refine ?? `Refine the model (${keyName("f")})`;
+    if (r && r.state !== reported) {
+      if (reported === "running" && r.state === "done") store.notify({ tone: "done", stays: true, text: `Refined: the new run is ${r.out}. Open it with: cdknet explore ${r.out}` });
+      if (reported === "running" && r.state === "failed") store.notify({ tone: "error", stays: true, text: `The refinement failed: ${r.error ?? "no reason was given"}` });
+      reported = r.state;
     }
   };
   const drawOnline = (): void => {
     banner.hidden = store.online;
-    fill(banner, icon("warn"), h("span", null, "The server does not answer. Nothing you did is lost; this page goes on as soon as it is back. If it was started anew, open the address it printed."));
+    fill(banner, icon("warn"), h("span", null, "The server does not answer. Nothing you did is lost; this page continues when the server is back. If it was restarted, open the address that it printed."));
   };
   const drawPicks = (): void => {
     const n = store.selection.length;
@@ -141,7 +141,7 @@ function mark(): HTMLElement {
   return element;
 }
 
-/** A press on a picture, anywhere, takes the sample into the selection; the pointer over it shows it large. */
+/** A click on any thumbnail adds its sample to the selection or removes it; hovering shows it large. */
 function thumbEvents(store: Store, root: HTMLElement): void {
   const card = hoverCard(store);
   card.element.classList.add("free");

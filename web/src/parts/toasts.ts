@@ -1,4 +1,4 @@
-/** What just happened, said once, in the corner and to screen readers. */
+/** Messages about what just happened, in the corner and for screen readers. */
 
 import { button, h, icon } from "../dom";
 import type { Message, Store } from "../store";

@@ -1,0 +1,100 @@
+"""What a method is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Generic, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from cdknet.core.clustering import Clusters
+from cdknet.inputs.kind import SampleKind
+from cdknet.nets.network import Network
+from cdknet.options import MethodOptions
+from cdknet.training.context import FitContext
+from cdknet.training.problem import Problem
+
+M = TypeVar("M", bound=MethodOptions)
+
+
+class Discovery(NamedTuple):
+    """What stage 2 found."""
+
+    network: Network
+    pseudo_labels: Tensor  # (n',) cluster of each unlabelled row, 0 ... n_new_classes - 1
+    centers: Tensor  # (n_new_classes, d) mean features of the clusters
+    votes: bool = False  # a sample's class is voted by its neighbours, not given by the nearest centre
+    U: Tensor | None = None  # (n1 + n1', r) the last spectral embedding, where the method has one
+    U_rows: Tensor | None = None  # (n1 + n1',) the rows of X that U is about
+    sigma: float | None = None
+
+
+def discovered(network: Network, found: Clusters, **more: object) -> Discovery:
+    """A discovery from the clusters of its features."""
+    return Discovery(network.eval(), *found, **more)  # type: ignore[arg-type]
+
+
+class Situation(NamedTuple):
+    """What the defaults of a method may depend on."""
+
+    kind: SampleKind
+    n_old_classes: int
+    own_clusterer: bool = False
+
+
+@dataclass
+class Found:
+    """The clusters, once they are there: for methods that remember no more between epochs."""
+
+    labels: Tensor | None = None
+    centers: Tensor | None = None
+
+    def discovery(self, network: Network) -> Discovery:
+        assert self.labels is not None
+        assert self.centers is not None
+        return Discovery(network.eval(), self.labels, self.centers)
+
+
+def with_rate(options: M, situation: Situation) -> M:
+    """The options with the learning rate of stage 2 set: that of all stages."""
+    rate = getattr(options, "discover_learning_rate", None) or options.learning_rate
+    return replace(options, discover_learning_rate=rate)  # type: ignore[call-arg]
+
+
+def _as_given(options: M, situation: Situation) -> M:
+    return options
+
+
+@dataclass(frozen=True)
+class Method(Generic[M]):
+    """A method: its name, what it reads, and how it discovers.
+
+    `discover` is given a network (after stage 1, if the method has one), leaves it untouched and returns a
+    new one. It can be interrupted and resumed: see `cdknet.training.loop`. `resolve` sets the options of its
+    own that are not set; behind it nothing is "auto" or None.
+    """
+
+    name: str
+    title: str
+    options: type[M]
+    discover: Callable[[Network, Problem, M, FitContext], Discovery]
+    resolve: Callable[[M, Situation], M] = _as_given
+    network: str = "paper"  # what network "auto" stands for
+    pretrains: bool = True  # it has a stage 1; else it learns the old classes beside the new ones
+    shows_views: bool = False  # stage 3 shows augmented views
+    is_fast: bool = False  # precision "auto" stands for the fastest one
+    clusterings: tuple[str, ...] = ()  # values of `readout` that only cluster the same features otherwise
+    looks_at_samples: bool = False  # "agreed" also looks at the samples, where they are vectors
+    tunable: tuple[str, ...] = ()  # options that tuning may change
+    untrained: bool = False  # it can also work on the samples as they are (network "none" or "pca")
+    counts_vary: bool = False  # a clusterer is asked for several numbers of classes
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The stages before expansion."""
+        return ("pretrain", "discover") if self.pretrains else ("discover",)
+
+    def normalizes(self, options: M) -> bool:
+        """Whether features are scaled to unit length."""
+        return bool(getattr(options, "normalize_features", True))

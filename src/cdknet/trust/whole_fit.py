@@ -1,0 +1,128 @@
+"""A whole fit: select options if asked, run the stages, learn how sure they are, and judge every sample."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cdknet.core.seeds import derive_seed
+from cdknet.fit.checkpoint import Places, checkpoint_of
+from cdknet.fit.pipeline import check_growth, judge, run_stages
+from cdknet.fit.plan import FitPlan, resolve
+from cdknet.fit.result import FitResult
+from cdknet.inputs.labels import Labels, new_names
+from cdknet.runs.checkpoints import FolderCheckpoint
+from cdknet.training.context import FitContext
+from cdknet.training.loop import once
+from cdknet.training.problem import Problem
+from cdknet.trust.confidence import calibrate, not_calibrated
+from cdknet.trust.rehearsal import NoRehearsal
+from cdknet.trust.tune import tune, untuned
+
+
+def fit_classes(
+    X: NDArray[Any],
+    labels: Labels,
+    params: Mapping[str, Any],
+    context: FitContext,
+    places: Places,
+) -> FitResult:
+    """Learn from checked samples and labels. `params` holds every option by name, and the method."""
+    plan = resolve(params, tuple(X.shape[1:]), len(labels.old_classes), context)
+    checkpoint = checkpoint_of(X, labels.targets, params, plan, context, places)
+    context, history = context.changed(checkpoint=checkpoint), context.history
+    history.budget = plan.budget()
+    tuning, searched = None, plan.tunes
+    try:
+        if searched:
+            check_growth(plan, context)  # before the search, not after
+            if isinstance(checkpoint, FolderCheckpoint):
+                checkpoint.begin()
+            tuning = _tuned(X, labels, params, plan, context, places.checkpoint_dir)
+            plan = resolve({**params, **tuning["options"]}, plan.shape, plan.n_old_classes, context)
+            if history.budget is not None:  # what is left, for the stages that there now are
+                history.budget = plan.budget_of(max(history.budget.rest, 0), tunes=False)
+        stages = run_stages(Problem.from_checked(X, labels.targets), plan, context)
+        if plan.options.calibrate:
+            with history.timed("calibrate"):
+                # Not on the folds that selected the options: they find just those classes too well.
+                seed = derive_seed(context.seed, "calibrate") if searched else context.seed
+                other = context.changed(seed=seed)
+                calibration = calibrate(X, labels.targets, labels.old_classes, plan, other)
+        else:
+            calibration = not_calibrated("calibrate is off")
+    except KeyboardInterrupt:
+        if hasattr(checkpoint, "flush"):
+            checkpoint.flush()
+        raise
+    calibrated = None if calibration.map is None else calibration.map.apply
+    verdict = judge(stages, X, labels.targets, calibrated)
+    U, rows = stages.discovery.U, stages.discovery.U_rows
+    networks = {"discover": stages.discovery.network, "expand": stages.model.network}
+    if plan.method.pretrains:
+        networks = {"pretrain": stages.pretraining.network, **networks}
+    n_new = stages.blueprint.n_new_classes
+    return FitResult(
+        plan=plan,
+        params=dict(params),
+        seed=context.seed,
+        classes=np.concatenate([labels.old_classes, new_names(labels.old_classes, n_new)]),
+        model=stages.model,
+        blueprint=stages.blueprint,
+        labels=verdict.labels,
+        given=labels.targets >= 0,
+        confidence=verdict.confidence,
+        embedding=verdict.embedding,
+        pseudo_labels=verdict.pseudo_labels,
+        spectral_embedding=None if U is None else U.numpy(),
+        spectral_rows=None if rows is None else rows.numpy(),
+        validation_accuracy=stages.pretraining.validation_accuracy,
+        given_accuracy=verdict.given_accuracy,
+        chosen=plan.chosen,
+        history=list(history),
+        spent={stage: round(seconds, 2) for stage, seconds in history.spent.items()},
+        calibration=calibration.facts,
+        tuning=tuning,
+        stage_networks=networks,
+    )
+
+
+class Search(NamedTuple):
+    """What a search for options found, and how long it took."""
+
+    report: dict[str, Any]
+    seconds: float
+
+
+def _tuned(
+    X: NDArray[Any],
+    labels: Labels,
+    params: Mapping[str, Any],
+    plan: FitPlan,
+    context: FitContext,
+    folder: Path | None,
+) -> dict[str, Any]:
+    """The report of a search for options on hidden old classes; a fit that is resumed keeps to it."""
+
+    def search() -> Search:
+        start = time.perf_counter()
+        finished = None if folder is None else folder / "tune.jsonl"
+        try:
+            report = tune(X, labels.targets, params, context, finished=finished, if_room=plan.tunes_if_room)
+            names = [[str(labels.old_classes[c]) for c in classes] for classes in report["hidden"]]
+            report |= {"hidden": names}
+        except NoRehearsal as reason:
+            report = untuned(str(reason))
+        return Search(report, time.perf_counter() - start)
+
+    start, history = time.perf_counter(), context.history
+    found = once(context.checkpoint, "tune", Search, search)
+    history.spent["tune"] = found.seconds
+    if history.budget is not None:  # what an earlier start spent on it
+        history.budget.charge(max(0.0, found.seconds - (time.perf_counter() - start)))
+    return found.report
