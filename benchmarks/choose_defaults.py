@@ -23,7 +23,8 @@ from cdknet import ClassDiscovery, data
 from cdknet.cli.demo import compare
 from cdknet.core.openworld import OpenWorldData
 from cdknet.data import OpenWorldProblem, hide_classes
-from cdknet.options import DiscoverOptions
+from cdknet.options import DEFAULT_METHOD, options_of
+from cdknet.options import all_options as declared_options
 from cdknet.runs.files import append_jsonl
 from experiments.reproduce.plan import DATASETS
 
@@ -144,8 +145,10 @@ def report(cells: list[dict[str, Any]]) -> None:
 
 def all_options(given: dict[str, Any]) -> dict[str, Any]:
     """All options of a fit: the ones given, and defaults for the rest."""
-    params = ClassDiscovery(**given).get_params()
-    params["readout"] = params["readout"] or DiscoverOptions(method=params["method"]).cut
+    defaults = {name: one.default for name, one in declared_options().items()}
+    params = {"method": DEFAULT_METHOD, "device": "auto", **defaults, **given}
+    usual = options_of(params["method"]).get("readout")
+    params["readout"] = params["readout"] or (usual.default if usual else "k-means")
     return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
 
 

@@ -20,8 +20,8 @@ from typing import Any
 from bench import check_names, finished, start, study_parser
 from cdknet import ClassDiscovery, data
 from cdknet.core.metrics import new_class_confidence
-from cdknet.fit.pipeline import keep_freed_memory
 from cdknet.runs.files import append_jsonl
+from cdknet.training.memory import keep_freed_memory
 from cdknet.trust.confidence import HALVES
 
 SETS = ("digits", "wifi-csi-30", "mnist", "fashion-mnist", "rf-50-sim", "cifar-100")

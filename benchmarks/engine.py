@@ -26,16 +26,16 @@ from torch import Tensor, nn
 
 from cdknet.core.hsic import Factor, gaussian_kernel, hsic, hsic_normalized, normalize_by_degree
 from cdknet.core.spectral import median_distance, spectral_embedding
-from cdknet.fit.pipeline import keep_freed_memory
+from cdknet.fit.plan import resolve
 from cdknet.fit.pretrain import pretrain
 from cdknet.inputs.arrays import Inputs
-from cdknet.methods.cdknet_plus import discover_plus
+from cdknet.methods import method_of
 from cdknet.nets.architectures import build_network
 from cdknet.nets.augment import grey_views
 from cdknet.nets.layers import Dropout, OverTime
 from cdknet.nets.network import has_bfloat16
-from cdknet.options import DiscoverOptions, PretrainOptions
-from cdknet.training.history import History
+from cdknet.training.context import FitContext
+from cdknet.training.memory import keep_freed_memory
 from cdknet.training.problem import Problem
 
 
@@ -203,15 +203,19 @@ def benchmark_training() -> None:
     print(f"\nStage 1, the MNIST network, {n} images of uint8, batches of {size}, {epochs} epochs")
     keep_freed_memory()  # for both
     problem = Problem(Inputs(X.numpy()), torch.arange(n), y, torch.arange(0), 5)
-    options = PretrainOptions(
-        pretrain_epochs=epochs, early_stopping=False, batch_size=size, validation_fraction=1e-9
-    )
+    few = {
+        "pretrain_epochs": epochs,
+        "early_stopping": False,
+        "batch_size": size,
+        "validation_fraction": 1e-9,
+    }
+    options = resolve({"method": "sscd", "n_new_classes": 5, **few}, (28, 28), 5, FitContext()).options
     network = build_network((28, 28), 5)
     floats = X.float().div(255)
     times: dict[str, list[float]] = {"ours": [], "bare": []}
     for _ in range(3):  # alternating, so that a slow moment of the machine affects both
         start = time.perf_counter()
-        pretrain(network, problem, options)
+        pretrain(network, problem, options, FitContext())
         times["ours"].append(time.perf_counter() - start)
         order = [torch.randperm(n, generator=generator)[5:].split(size) for _ in range(epochs)]
         start = time.perf_counter()
@@ -320,12 +324,13 @@ def benchmark_plus() -> None:
     rates: dict[str, list[float]] = {name: [] for name in (*(turn[0] for turn in turns), "bare")}
     for _ in range(3):  # alternating
         for name, steps, short in turns:
-            options = DiscoverOptions(n_new_classes=5, view_steps=steps[0], head_steps=steps[1])
-            history = History()
+            context = FitContext(clusterer=by_turns)
+            params = {"n_new_classes": 5, "view_steps": steps[0], "head_steps": steps[1]}
+            plan = resolve({"method": "cd-knet+", **params}, (28, 28), 5, context)
             network = build_network((28, 28), 5, architecture="small")
             network.in_bfloat16 = short
-            discover_plus(network, problem, options, clusterer=by_turns, history=history)
-            taken = sum(row["seconds"] for row in history)
+            method_of("cd-knet+").discover(network, problem, plan.options, context)
+            taken = sum(row["seconds"] for row in context.history)
             rates[name].append(STEPS * (2 * NEW + OLD) / taken)
         rates["bare"].append(bare_views_loop(X, y))
     bare = statistics.median(rates.pop("bare"))

@@ -21,13 +21,14 @@ from typing import Any
 from bench import check_names, finished, start, study_parser
 from cdknet import data
 from cdknet.core.metrics import scores
-from cdknet.fit.pipeline import keep_freed_memory
+from cdknet.methods.base import Discovery
 from cdknet.methods.dac import plain_dac
 from cdknet.methods.dec import plain_dec
-from cdknet.methods.objective import Discovery
 from cdknet.runs.checkpoints import FolderCheckpoint
 from cdknet.runs.files import append_jsonl
+from cdknet.training.context import FitContext
 from cdknet.training.history import History
+from cdknet.training.memory import keep_freed_memory
 from experiments.reproduce.paper import PLAIN
 
 METHODS: dict[str, Callable[..., Discovery]] = {"dec": plain_dec, "dac": plain_dac}
@@ -52,7 +53,8 @@ def run_cell(method: str, seed: int, folder: Path) -> dict[str, Any]:
     checkpoint = FolderCheckpoint(folder, {"method": method, "seed": seed, **SETTINGS[method]})
     history = History([show])
     start = time.process_time()
-    result = METHODS[method](X, 10, **settings, seed=seed, history=history, checkpoint=checkpoint)
+    context = FitContext(seed=seed, history=history, checkpoint=checkpoint)
+    result = METHODS[method](X, 10, **settings, context=context)
     found = scores(y, result.pseudo_labels.numpy())
     return {
         **{name: round(value, 4) for name, value in found._asdict().items()},

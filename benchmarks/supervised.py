@@ -19,15 +19,16 @@ import torch
 from bench import check_names, finished, start, study_parser
 from cdknet import data
 from cdknet.core.seeds import seeded
-from cdknet.fit.pipeline import keep_freed_memory
 from cdknet.fit.pretrain import pretrain
 from cdknet.inputs.arrays import Inputs, input_statistics
 from cdknet.nets.architectures import build_network
 from cdknet.nets.network import embed
-from cdknet.options import PretrainOptions
+from cdknet.options import SSCDOptions
 from cdknet.radio import vote
 from cdknet.runs.files import append_jsonl
+from cdknet.training.context import FitContext
 from cdknet.training.history import History
+from cdknet.training.memory import keep_freed_memory
 from cdknet.training.problem import Problem
 
 # The maximum number of epochs; training stops when the validation samples no longer improve.
@@ -54,10 +55,10 @@ def run_cell(name: str, seed: int, architecture: str) -> dict[str, Any]:
         shape = problem.inputs.sample_shape
         statistics = input_statistics(problem.inputs)
         network = build_network(shape, len(old), architecture=architecture, statistics=statistics)
-    options = PretrainOptions(**{"enough": 1.0, "patience": 3, **SETTINGS[name]})
+    options = SSCDOptions(**{"enough": 1.0, "patience": 3, **SETTINGS[name]})
     start = time.perf_counter()
     history = History([lambda row: print(f"  {row['epoch']:3} {row['validation_accuracy']:.4f}", flush=True)])
-    trained = pretrain(network, problem, options, seed=seed, history=history)
+    trained = pretrain(network, problem, options, FitContext(seed=seed, history=history))
     seconds = time.perf_counter() - start
 
     rows = np.flatnonzero(np.isin(dataset.y_test, old))

@@ -24,13 +24,11 @@ from bench import check_names, finished, start, study_parser
 from cdknet import ClassDiscovery, data
 from cdknet.core.metrics import new_class_scores
 from cdknet.data import OpenWorldProblem, hide_classes
-from cdknet.fit.pipeline import Parts
 from cdknet.inputs.labels import encode_labels
-from cdknet.options import DiscoverOptions
 from cdknet.runs.files import append_jsonl
-from cdknet.training.history import History
-from cdknet.trust.rehearsal import plan_folds, rehearse, reread
-from cdknet.trust.tune import CANDIDATES, distinct, only_cuts
+from cdknet.training.context import FitContext
+from cdknet.trust.rehearsal import plan_folds, recluster, rehearse
+from cdknet.trust.tune import CANDIDATES, Trial, distinct, only_clusters
 from experiments.reproduce.plan import VECTOR_VERSION
 from experiments.reproduce.runner import predict, revision
 from experiments.reproduce.studies import tuning_table
@@ -64,12 +62,11 @@ def draw_problem(name: str, split: int, tables: Path | None) -> OpenWorldProblem
     return OpenWorldProblem(train, truth, dataset.X_test, test_truth)
 
 
-def groups(candidates: Mapping[str, Mapping[str, Any]], params: Mapping[str, Any]) -> list[list[str]]:
+def groups(trials: Mapping[str, Trial]) -> list[list[str]]:
     """Candidates that learn the same features and differ only in their clustering."""
     out: list[list[str]] = []
-    for name, options in candidates.items():
-        mine = {**params, **options}
-        same = [group for group in out if only_cuts({**params, **candidates[group[0]]}, mine)]
+    for name, trial in trials.items():
+        same = [group for group in out if only_clusters(trials[group[0]].plan, trial.plan)]
         if same:
             same[0].append(name)
         else:
@@ -77,21 +74,18 @@ def groups(candidates: Mapping[str, Mapping[str, Any]], params: Mapping[str, Any
     return out
 
 
-def rehearsed(problem: OpenWorldProblem, split: int, group: Mapping[str, Params]) -> dict[str, list[float]]:
+def rehearsed(problem: OpenWorldProblem, split: int, group: Mapping[str, Trial]) -> dict[str, list[float]]:
     """Accuracies on hidden old classes, one per fold, as `tune` measures them."""
     targets = encode_labels(problem.train.y, len(problem.train.y)).targets
     accuracies: dict[str, list[float]] = {name: [] for name in group}
     for fold in plan_folds(targets, problem.n_new_classes, folds=3, seed=split):
         first = None
-        for name, params in group.items():
+        for name, trial in group.items():
             if first is None:
-                first = rehearse(
-                    problem.train.X, targets, fold, params, Parts(), seed=split, history=History()
-                )
+                first = rehearse(problem.train.X, targets, fold, trial.plan, FitContext(seed=split))
                 accuracies[name].append(first.accuracy)
             else:
-                options = DiscoverOptions.pick(params)
-                accuracies[name].append(reread(first, fold, options, seed=split).accuracy)
+                accuracies[name].append(recluster(first, fold, trial.plan, split).accuracy)
     return accuracies
 
 
@@ -104,22 +98,23 @@ def held_out_acc(problem: OpenWorldProblem, split: int, params: Params, cache: P
 
 def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -> Iterator[Line]:
     """One line for each candidate that is not `done`."""
-    defaults = ClassDiscovery(n_new_classes=problem.n_new_classes).get_params()
+    defaults = ClassDiscovery(n_new_classes=problem.n_new_classes).checked_params()
     old = len(np.unique(problem.train.y)) - 1
-    candidates = distinct(CANDIDATES, defaults, problem.train.X.shape[1:], old)
-    for names in groups(candidates, defaults):
+    trials = distinct(CANDIDATES, defaults, problem.train.X.shape[1:], old, FitContext())
+    for names in groups(trials):
         if done >= set(names):
             continue
         start = time.perf_counter()
-        group = {candidate: {**defaults, **candidates[candidate]} for candidate in names}
+        group = {candidate: trials[candidate] for candidate in names}
         folds = rehearsed(problem, split, group)
         with tempfile.TemporaryDirectory() as cache:  # fits of a group share their features
-            for candidate, params in group.items():
+            for candidate, trial in group.items():
+                params = {**defaults, **trial.changes}
                 yield {
                     "set": name,
                     "split": split,
                     "candidate": candidate,
-                    "of": len(candidates),
+                    "of": len(trials),
                     "cuts": VECTOR_VERSION,
                     "rehearsed": [round(a, 4) for a in folds[candidate]],
                     "acc": round(held_out_acc(problem, split, params, Path(cache)), 4),

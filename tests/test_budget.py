@@ -17,6 +17,7 @@ from cdknet.training.history import History
 from cdknet.training.loop import Loop
 
 from contracts import MemoryCheckpoint, blob_problem
+from stagemaker import context_of
 
 X, Y, TRUTH = blob_problem(n=160, n_old=4, n_new=2)
 ENDLESS = {  # far more than there is time for
@@ -79,20 +80,29 @@ def test_unused_time_passes_on_and_missing_stages_give_theirs():
 def loop_of(history, checkpoint=None):
     network = build_network((6,), 3)
     optimizer = torch.optim.SGD(network.parameters(), 0.1)
-    return Loop("discover", network, optimizer, seed=0, history=history, checkpoint=checkpoint)
+    loop = Loop("discover", context_of(history=history, checkpoint=checkpoint), optimizer, network=network)
+    loop.limit = 1000
+    return loop
+
+
+def run(loop, limit, at_work):
+    """Epochs that only take time."""
+    while loop.goes_on(limit):
+        with loop.epoch():
+            at_work()
 
 
 def test_a_stage_stops_at_the_end_of_an_epoch_and_its_rate_ends_low():
     clock, shares = Clock(), []
     loop = loop_of(History(budget=Budget(100, ["discover"], clock=clock)))
 
-    def epoch(generator):
+    def at_work():
         clock.now += 9
-        shares.append(loop.share(1000, 0.5))
-        return {}
+        shares.append(loop.share(0.5))
 
-    loop.run(1000, epoch)
-    assert loop.epoch == 12
+    run(loop, 1000, at_work)
+    assert loop.done_epochs == 12
+    assert loop.cut_short
     assert shares == pytest.approx([0.09 * (i + 1) for i in range(11)] + [1])
     assert one_cycle(shares[-1]) < 0.001
 
@@ -100,8 +110,9 @@ def test_a_stage_stops_at_the_end_of_an_epoch_and_its_rate_ends_low():
 def test_a_stage_that_needs_less_than_its_time_is_not_touched():
     clock = Clock()
     loop = loop_of(History(budget=Budget(10_000, ["discover"], clock=clock)))
-    loop.run(5, lambda generator: {})
-    assert (loop.epoch, loop.share(10, 0.5)) == (5, 0.55)
+    loop.limit = 10
+    run(loop, 5, lambda: None)
+    assert (loop.done_epochs, loop.share(0.5)) == (5, 0.55)
 
 
 def test_time_spent_before_an_interruption_counts():
@@ -109,25 +120,25 @@ def test_time_spent_before_an_interruption_counts():
     rows = [{"stage": "discover", "epoch": i + 1, "seconds": 20.0} for i in range(2)]
     clock, kept = Clock(), MemoryCheckpoint()
     weights = {f"network.{name}": w for name, w in build_network((6,), 3).state_dict().items()}
-    kept.kept["discover"] = Snapshot(2, False, weights, {"history": rows, "stopped": False})
+    kept.kept["discover"] = Snapshot(2, False, weights, {"history": rows, "stopped": False, "state": {}})
     history = History(budget=Budget(100, ["pretrain", "discover", "expand"], clock=clock))
     loop = loop_of(history, kept)
     assert history.budget.left("expand") == pytest.approx(60)
     assert history.spent == {"discover": 40}
     end = 100 * 7 / 9  # of stage 2
-    assert loop.share(1000) == pytest.approx(40 / end)
+    assert loop.share() == pytest.approx(40 / end)
 
-    def epoch(generator):
+    def at_work():
         clock.now += 15
-        return {}
 
-    loop.run(1000, epoch)
-    assert loop.epoch == 2 + 3  # 85 s, in the first epoch to end after 78
+    run(loop, 1000, at_work)
+    assert loop.done_epochs == 2 + 3  # 85 s, in the first epoch to end after 78
 
 
 def test_without_a_budget_nothing_is_measured_by_the_clock():
     loop = loop_of(None)
-    assert [loop.share(8, part) for part in (0.0, 0.5)] == [0, 0.0625]
+    loop.limit = 8
+    assert [loop.share(part) for part in (0.0, 0.5)] == [0, 0.0625]
 
 
 def test_a_whole_fit_keeps_to_its_time_and_says_where_it_went(tmp_path):

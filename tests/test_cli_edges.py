@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -361,8 +362,9 @@ def test_a_run_that_thinks_little_of_itself_says_so_when_it_predicts(tmp_path, c
     np.save(tmp_path / "more.npy", X[:20])
     model.fit(X, Y)
     for sure, told in ((0.9, 0), (0.4, 1)):
-        model.calibration_, run = {"calibrated": True, "accuracy": sure}, tmp_path / f"run{told}"
-        model.confidence_[~model.given_] = sure
+        facts, run = {"calibrated": True, "accuracy": sure}, tmp_path / f"run{told}"
+        confidence = np.where(model.given_, 1, sure).astype(np.float32)
+        model.result_ = replace(model.result_, calibration=facts, confidence=confidence)
         model.save(run)
         command = ["predict", str(run), str(tmp_path / "more.npy"), "--out", str(tmp_path / f"{told}.csv")]
         assert main([*command, "--json"]) == 0

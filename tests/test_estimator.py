@@ -505,7 +505,7 @@ def test_watchers_see_every_epoch():
         ({"subsample": 0.0}, "subsample must be above 0"),
         ({"device": "toaster"}, "device must be auto"),
         ({"device": "cuda:99"}, "and be there. Got 'cuda:99'"),
-        ({"views": "colour"}, "views='colour' must suit"),
+        ({"views": "colour", "method": "dac"}, "views='colour' must suit"),
         ({"random_state": -1}, "random_state must be"),
         ({"encoder": "resnet"}, "encoder must be a torch"),
         ({"clusterer": 5}, "clusterer must have fit_predict"),

@@ -123,7 +123,7 @@ def test_a_users_encoder_is_copied_and_frozen_parts_stay():
         (lambda: build_network((9,), 2, architecture="paper-cifar"), "at least 10 x 10"),
         (lambda: build_network((2, 16), 2, architecture="paper-rf"), "length >= 32"),
         (lambda: build_network((5,), 2, encoder=nn.Linear(4, 2)), "must take float32 batches"),
-        (lambda: build_network((5,), 2, encoder=nn.Flatten(0)), "one row a sample"),
+        (lambda: build_network((5,), 2, encoder=nn.Flatten(0)), "one row per sample"),
         (lambda: build_network((300, 300), 2), "Make the samples smaller"),
         (lambda: grow(build_network((5,), 2, encoder=nn.Tanh()), "all", 2), "or expansion='last-two'"),
     ],

@@ -178,7 +178,7 @@ def test_a_clusterer_may_work_in_place():
     model = ClassDiscovery(**options, clusterer=cut).fit(X, Y)
     z = model.transform(X[Y < 0])
     means = [z[model.pseudo_labels_ == c].mean(axis=0) for c in (0, 1)]
-    np.testing.assert_allclose(model.model_.readout.points[-2:], means, atol=1e-5)
+    np.testing.assert_allclose(model.model_.classifier.points[-2:], means, atol=1e-5)
 
 
 def test_nothing_is_of_a_class_that_a_clusterer_left_empty(tmp_path):

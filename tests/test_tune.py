@@ -51,7 +51,7 @@ FITS = [TRIED - CUTS, 6, 3]  # of a fold: the better half goes on
 
 
 def run(history=None, seed=0, **changes):
-    context = FitContext(seed=seed, history=history or History())
+    context = FitContext(seed=seed, history=History() if history is None else history)
     return tune(X, Y.astype(np.int64), PARAMS, context, **{"folds": 2, **changes})
 
 

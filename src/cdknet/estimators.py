@@ -457,6 +457,13 @@ tune, time_budget
                 raise TypeError(f"ClassDiscovery has no parameter {name!r}.{hint} See docs/options.md.")
             setattr(self, name, value)
 
+    def __getattr__(self, name: str) -> Any:
+        """An option that was not set has its default."""
+        known = all_options()
+        if name in known:
+            return known[name].default
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Parameters by name: those of the signature, and the options that were set beside them."""
         params: dict[str, Any] = super().get_params(deep)

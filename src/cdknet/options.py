@@ -93,18 +93,27 @@ class Options:
 
     def __post_init__(self) -> None:
         for f in fields(self):
-            value, rule = getattr(self, f.name), f.metadata
-            if value is None and f.default is None:
-                continue
-            if rule["choices"]:
-                check_choice(f.name, value, rule["choices"])
-            elif f.type is bool:
-                if not isinstance(value, bool):
-                    raise ValueError(f"{f.name} must be True or False. Got {value!r}.")
-            elif f.type in (int, float):
-                check_number(
-                    f.name, value, f.type, least=rule["least"], above=rule["above"], most=rule["most"]
-                )
+            check_value(f, getattr(self, f.name))
+
+
+def check_value(f: "Field[Any]", value: object) -> None:
+    """Raise unless an option may have this value."""
+    rule, kind = f.metadata, _kind(f)
+    if value is None and f.default is None:
+        return
+    if rule["choices"]:
+        check_choice(f.name, value, rule["choices"])
+    elif kind is bool:
+        if not isinstance(value, bool):
+            raise ValueError(f"{f.name} must be True or False. Got {value!r}.")
+    elif kind in (int, float):
+        bounds = {name: rule[name] for name in ("least", "above", "most")}
+        check_number(f.name, value, kind, **bounds)
+
+
+def _kind(f: "Field[Any]") -> Any:
+    """The type of an option, which is text where annotations are postponed."""
+    return {"int": int, "float": float, "bool": bool, "str": str}.get(str(f.type), f.type)
 
 
 # The groups. What several methods read stands in one group; a heading of the help holds several groups.
@@ -552,13 +561,21 @@ def all_options() -> dict[str, Option]:
 
 
 def _shown(f: "Field[Any]", heading: str) -> Option:
-    kind = str if isinstance(f.type, types.UnionType) else f.type
+    kind = str if isinstance(f.type, types.UnionType) else _kind(f)
     kind = _may_be_none(kind) if f.default is None else kind
     return Option(f.name, kind, f.default, f.metadata["help"], f.metadata["choices"], heading)
 
 
 def _may_be_none(kind: Any) -> Any:
     return kind if isinstance(kind, types.UnionType) else kind | None
+
+
+def check_values(given: Mapping[str, Any]) -> None:
+    """Raise unless every option among `given` may have its value, whichever method reads it."""
+    declared = {f.name: f for registered in METHODS.values() for f in fields(registered.options)}
+    for name, value in given.items():
+        if name in declared and value is not None:
+            check_value(declared[name], value)
 
 
 def unread(method: str, given: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

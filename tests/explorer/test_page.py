@@ -20,7 +20,7 @@ browser_test = pytest.mark.slow
 
 
 @browser_test
-def test_from_the_first_look_to_a_classifier_that_knows_the_names(
+def test_a_review_from_the_first_look_to_a_refined_classifier(
     browser: Any, serve: Callable[..., Server], digits: Path, reviewable: Path, tmp_path: Path
 ) -> None:
     tab = Tab(browser).open(serve(reviewable, "--truth", str(digits / "truth.csv")).address)
@@ -57,7 +57,7 @@ def test_from_the_first_look_to_a_classifier_that_knows_the_names(
     assert "heron" in tab.names()
     assert one not in tab.names()
 
-    # merge, seen in the list and on the map, and taken back
+    # merge, visible in the list and on the map, and undone
     tab.choose(two)
     tab.press("m")
     tab.answer("heron")
@@ -93,7 +93,7 @@ def test_from_the_first_look_to_a_classifier_that_knows_the_names(
     tab.answer("3")
     tab.listed(five, False)
 
-    # reload: all of it is still there
+    # reload: nothing is lost
     named, state = tab.names(), tab.get("state")
     page.reload()
     page.wait_for_selector("#app[data-ready]")
@@ -202,7 +202,7 @@ def test_two_tabs_see_each_other_and_never_overwrite(
 
 
 @browser_test
-def test_a_killed_server_loses_nothing_and_the_page_goes_on(
+def test_a_killed_server_loses_nothing_and_the_page_reconnects(
     browser: Any, serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CDKNET_TOKEN", "a-token-that-outlives-the-server")
@@ -356,7 +356,7 @@ def test_every_action_has_a_key_and_every_control_a_name(
 
 
 @browser_test
-def test_a_page_without_its_key_says_what_to_do(
+def test_a_page_without_its_token_says_what_to_do(
     browser: Any, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
     server = serve(make_run(tmp_path / "run"))
@@ -377,9 +377,7 @@ def test_a_page_without_its_key_says_what_to_do(
 
 
 @browser_test
-def test_a_run_opened_to_look_at_offers_nothing_that_changes_it(
-    browser: Any, serve: Callable[..., Server], tmp_path: Path
-) -> None:
+def test_a_read_only_run_offers_no_action(browser: Any, serve: Callable[..., Server], tmp_path: Path) -> None:
     """Also: a run without samples has no pictures, and says why."""
     tab = Tab(browser).open(serve(make_run(tmp_path / "run", samples=False), "--read-only").address)
     tab.choose("new-1")
@@ -395,7 +393,7 @@ def test_a_run_opened_to_look_at_offers_nothing_that_changes_it(
 
 
 @browser_test
-def test_the_map_lights_what_is_chosen_and_not_what_came_under_a_resting_pointer(
+def test_the_map_highlights_the_selection_and_not_what_moves_under_a_resting_pointer(
     browser: Any, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
     tab = Tab(browser).open(serve(make_run(tmp_path / "run", n_new=4)).address)
@@ -436,7 +434,7 @@ def test_the_map_lights_what_is_chosen_and_not_what_came_under_a_resting_pointer
 
 
 @browser_test
-def test_what_is_refused_stays_in_its_dialog_with_the_reason(
+def test_a_refused_action_stays_in_its_dialog_with_the_reason(
     browser: Any, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
     tab = Tab(browser).open(serve(make_run(tmp_path / "run")).address)
@@ -459,7 +457,7 @@ def test_what_is_refused_stays_in_its_dialog_with_the_reason(
     field.press("ArrowDown")
     assert page.locator("dialog[open] [aria-selected=true]").count() == 1
     tab.leave()
-    # a free name is proposed for a refinement, a taken one refused
+    # an unused name is proposed for a refinement, a used one is refused
     (tmp_path / "run-refined").mkdir()
     tab.press("f")
     field.wait_for()
@@ -484,7 +482,7 @@ def test_what_is_refused_stays_in_its_dialog_with_the_reason(
 
 
 @browser_test
-def test_keys_do_no_more_than_was_meant(browser: Any, serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_keys_do_only_what_was_meant(browser: Any, serve: Callable[..., Server], tmp_path: Path) -> None:
     tab = Tab(browser).open(serve(make_run(tmp_path / "run")).address)
     page = tab.page
     # a key held down changes one thing
@@ -524,10 +522,10 @@ def test_keys_do_no_more_than_was_meant(browser: Any, serve: Callable[..., Serve
 
 
 @browser_test
-def test_what_cannot_be_had_is_greyed_out_with_the_reason(
+def test_unavailable_actions_are_disabled_with_the_reason(
     browser: Any, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
-    """And the pages of figures: no label is cut off, no stage of two rows is a line."""
+    """And on the training page no label is clipped, and a stage of two rows is not drawn as a curve."""
     history = [
         {"stage": "discover", "epoch": i + 1, "labels": -0.04 * (3 - i), "seconds": 1} for i in range(4)
     ]

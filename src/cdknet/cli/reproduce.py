@@ -73,7 +73,7 @@ def reproduce(
         print_json(lines)
         return
     console().print(experiment("terminal").terminal_table(what, cells, lines))
-    _print(f"Saved in {results / 'reproduce'}. To write the page of all results: cdknet reproduce page.")
+    _print(f"Saved in {results / 'reproduce'}. To write the page: cdknet reproduce page.")
     for figure in experiment("figures").draw_figures(what, results, docs / "pictures"):
         _print(f"Drawn: {figure}")
 

@@ -71,17 +71,17 @@ def evaluation_tables(result: Evaluation) -> list[Table]:
         notes += f"; it contradicts {result.n_contradicted} given labels: is it of these samples?"
     title = f"{result.n_scored} of {result.n_unlabelled} unlabelled samples{notes}"
     tables = [scores_table(title, result.scores)]
-    title = "How far to trust the confidence"
+    title = "How far the confidence can be trusted"
     trust = Table(
         title=title if result.calibrated else f"{title}: it only ranks",
         title_justify="left",
-        caption="ranking: how often a right label is more confident than a wrong one; .5 is chance",
+        caption="right ones surer: how often a right label is more confident than a wrong one; .5 is chance",
         caption_justify="left",
     )
-    names = ("expected right", "right", "calibration error", "ranking")
+    names = ("expected right", "right", "calibration error", "right ones surer")
     shown = dict(zip(names, result.confidence, strict=True))
     if not result.calibrated:
-        shown = {name: shown[name] for name in ("right", "ranking")}
+        shown = {name: shown[name] for name in ("right", "right ones surer")}
     for name in shown:
         trust.add_column(name, justify="right")
     trust.add_row(*("-" if value is None else f"{value:.3f}" for value in shown.values()))

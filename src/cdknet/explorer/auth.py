@@ -129,7 +129,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The whole body, or None if it is too large. It is read to its end, so that the client reads on."""
+    """The body, or None if it is too large. It is read to its end, so that the client gets the answer."""
     body, size, more = b"", 0, True
     while more and size <= 16 * LARGEST_BODY:
         message = await receive()
@@ -158,9 +158,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 def _with_safe_headers(send: Send) -> Send:
     async def safe(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            there = {name.lower() for name, _ in message["headers"]}
-            extra = [(k.encode(), v.encode()) for k, v in SAFE_HEADERS.items() if k.encode() not in there]
-            if b"cache-control" not in there:
+            present = {name.lower() for name, _ in message["headers"]}
+            extra = [(k.encode(), v.encode()) for k, v in SAFE_HEADERS.items() if k.encode() not in present]
+            if b"cache-control" not in present:
                 extra.append((b"cache-control", b"no-store"))
             message = {**message, "headers": [*message["headers"], *extra]}
         await send(message)

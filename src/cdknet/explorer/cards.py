@@ -209,7 +209,7 @@ class Cards:
             "split",
             None,
             len(groups.sizes),
-            f"Groups of about {sizes} samples with a gap between them: halfway between the first two "
+            f"Groups of about {sizes} samples with a gap between them: midway between the first two, "
             f"samples are only {groups.valley:.0%} as dense as inside the groups. A single class has no "
             f"gap, near 100%; this hint is shown below {SPLIT_BELOW:.0%}.",
         )
@@ -230,7 +230,7 @@ class Cards:
             "merge",
             other,
             None,
-            f"There is hardly a gap to {review.classes[other].name}: halfway between the two, samples are "
+            f"There is hardly a gap to {review.classes[other].name}: midway between the two, samples are "
             f"{depth:.0%} as dense as inside them. Separate classes have few samples there, near 0%; this "
             f"hint is shown above {MERGE_ABOVE:.0%}. The centres are {apart / max(radius, 1e-12):.1f} radii "
             f"apart, and {share:.0%} of this class is about as near to the other.",

@@ -433,13 +433,13 @@ def _shortened(stem: str) -> str:
 
 def _unused_names(review: Review, wanted: Sequence[str], stem: str) -> list[str]:
     """The wanted names, or similar ones if a class ever had that name. None wanted: one like new-7."""
-    taken, out = set(review.names), []
+    used, out = set(review.names), []
     k = len(wanted) + 1 if stem else 0
     for name in wanted or [""]:
-        while not name or name in taken:
+        while not name or name in used:
             k += 1
             name = f"{_shortened(stem)} ({k})" if stem else f"new-{k}"
-        taken.add(name)
+        used.add(name)
         out.append(name)
     return out
 

@@ -30,7 +30,7 @@ from cdknet.explorer.journal import Done, Stale
 from cdknet.explorer.refining import Refining
 from cdknet.explorer.review import ReviewError
 from cdknet.explorer.schema import ActionBody, Answer, Conflict, Problem, RefineBody, RevisionBody
-from cdknet.explorer.session import FORMATS, NotThere, Session
+from cdknet.explorer.session import FORMATS, NotFound, Session
 
 STATIC = Path(__file__).parent / "static"
 
@@ -268,8 +268,8 @@ def _answer_errors_in_json(app: FastAPI) -> None:
     async def impossible(request: Request, error: ReviewError) -> JSONResponse:
         return respond(422, str(error))
 
-    @app.exception_handler(NotThere)
-    async def absent(request: Request, error: NotThere) -> JSONResponse:
+    @app.exception_handler(NotFound)
+    async def absent(request: Request, error: NotFound) -> JSONResponse:
         return respond(404, str(error))
 
     @app.exception_handler(OSError)

@@ -32,10 +32,10 @@ FORMATS = {
     "json": "application/json",
 }
 MOST_VALUES = 1000  # of a vector that are listed by name
-METHOD_HELP = "how new classes are found"
+METHOD_HELP = "stage 2: how new classes are found; cd-knet is the method of the paper"
 
 
-class NotThere(LookupError):
+class NotFound(LookupError):
     """A request for something that the run does not have."""
 
 
@@ -186,7 +186,7 @@ class Session:
 
     def truth_bytes(self) -> bytes:
         if self.truth is None:
-            raise NotThere("There are no true classes. Start the explorer with --truth FILE.")
+            raise NotFound("There are no true classes. Start the explorer with --truth FILE.")
         return self.truth.index.astype("<u2").tobytes()
 
     def state(self) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class Session:
         """GET /api/classes/{id}."""
         with self._up_to_date() as review:
             if class_id not in review.classes:
-                raise NotThere(f"There is no class {class_id}.")
+                raise NotFound(f"There is no class {class_id}.")
             return {
                 **self._summary(review, class_id),
                 "central": self.cards.ordered(class_id, "central")[:SHOWN].tolist(),
@@ -239,7 +239,7 @@ class Session:
         """GET /api/classes/{id}/samples."""
         with self._up_to_date() as review:
             if class_id not in review.classes and class_id != REJECTED:
-                raise NotThere(f"There is no class {class_id}.")
+                raise NotFound(f"There is no class {class_id}.")
             if class_id == REJECTED and order == "central":
                 order = "name"
             rows = self.cards.rows(class_id)
@@ -283,12 +283,12 @@ class Session:
 
     def _drawer(self) -> Drawer:
         if self.drawer is None:
-            raise NotThere("This run does not store its samples. Start the explorer with --data to see them.")
+            raise NotFound("This run does not store its samples. Start the explorer with --data to see them.")
         return self.drawer
 
     def _check_row(self, row: int) -> None:
         if not 0 <= row < len(self.run):
-            raise NotThere(f"There is no sample {row}: the last one is {len(self.run) - 1}.")
+            raise NotFound(f"There is no sample {row}: the last one is {len(self.run) - 1}.")
 
     def search(self, text: str, limit: int = 50) -> dict[str, Any]:
         """GET /api/search: samples whose id contains the text, ignoring case."""

@@ -18,7 +18,7 @@ from cdknet.methods.base import Method, Situation
 from cdknet.nets.architectures import ARCHITECTURES, ENCODER_FEATURES, UNTRAINED, choose_architecture
 from cdknet.nets.augment import Views, check_views, view_function
 from cdknet.nets.network import has_bfloat16
-from cdknet.options import METHODS, MethodOptions, check_choice, seconds_of
+from cdknet.options import METHODS, MethodOptions, check_choice, check_values, seconds_of
 from cdknet.runs.files import plain
 from cdknet.training.budget import Budget
 from cdknet.training.context import FitContext
@@ -104,6 +104,7 @@ def check_options(params: Mapping[str, Any], encoder: Any = None, clusterer: Any
     method = method_of(params["method"])
     if callable(params.get("views")):
         params["views"] = "auto"  # an option's value; the function itself is a part of the user's
+    check_values(params)
     options: MethodOptions = method.options.named(params)
     if options.n_new_classes is None:
         raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
