@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cdknet import _moved
+
 __version__ = "0.2.0"
-_ESTIMATORS = (
-    *("ClassDiscovery", "CDKNet", "CDKNetPlus", "DAC", "DEC", "Pairwise", "SSCD", "SSCDDynamic"),
-    "Spectral",
-)
 __all__ = [
     "DAC",
     "DEC",
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:  # torch and scikit-learn take seconds to import: only when they are used
-    if name in _ESTIMATORS:
+    if name in __all__:
         from cdknet import estimators
 
         return getattr(estimators, name)
@@ -46,3 +44,6 @@ def __getattr__(name: str) -> Any:  # torch and scikit-learn take seconds to imp
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+_moved.install()

@@ -75,7 +75,7 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
             new_class_scores(problem.test_truth, nearest),
         )
 
-    name = "CD-KNet+" if model.method == "cd-knet+" else "CD-KNet"
+    name = model.result_.plan.method.title
     pixels = [part.reshape(len(part), -1) for part in (X, X_test)]
     stage_2 = [model.transform(part, stage="discover") for part in (X, X_test)]
     probabilities = model.predict_proba(X_test)

@@ -271,7 +271,7 @@ def predict(
     """
     import numpy as np
 
-    from cdknet.estimators import inputs_like, probabilities
+    from cdknet.discoverer import inputs_like, probabilities
     from cdknet.fit.codec import from_run
     from cdknet.runs.format import read_run
 

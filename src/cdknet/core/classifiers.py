@@ -1,4 +1,4 @@
-"""How classes are read off features where the network has no outputs for them: nearest centre, or a vote."""
+"""Classifiers of features, for classes without a network output: nearest centre, or a vote of neighbours."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from cdknet.core.neighbors import nearest_neighbors
 
-MOST_VOTERS = 20_000  # samples kept to vote; a run folder holds their features
+MOST_VOTERS = 20_000  # most samples that may vote; their features are saved in the run folder
 
 
 class Centers(NamedTuple):
-    """The nearest mean of a class, as in the paper without expansion."""
+    """Nearest class mean, as in the paper without expansion."""
 
-    points: Tensor  # (classes, d), old then new; NaN: a class without samples, which nothing is of
-    scale: float  # mean squared distance to the own centre, in which distances to centres count
+    points: Tensor  # (classes, d), old then new; NaN: a class without samples, never predicted
+    scale: float  # mean squared distance of a sample to its own centre: the unit of distances
 
     def logits(self, z: Tensor) -> Tensor:
         middle = self.points.nanmean(dim=0)  # float32 distances cancel far from the origin
@@ -25,7 +25,7 @@ class Centers(NamedTuple):
 
 
 class Neighbors(NamedTuple):
-    """A vote of the nearest samples: follows classes of any shape, where a centre takes them for balls."""
+    """A vote of the nearest samples. Unlike a centre, it does not assume that classes are balls."""
 
     points: Tensor  # (m, d)
     labels: Tensor  # (m,) their classes, old then new
@@ -33,14 +33,14 @@ class Neighbors(NamedTuple):
     k: int
 
     def logits(self, z: Tensor) -> Tensor:
-        """Logarithm of the share of votes, and of a tenth of a vote for the classes whose means are near.
+        """Logarithm of the share of votes, plus a tenth of a vote divided by nearness to the class means.
 
-        So a class that none of the neighbours is of still counts as nearer than another such class.
+        The tenth of a vote ranks the classes that none of the neighbours belongs to.
         """
         k = min(self.k, len(self.points))
         _, rows = nearest_neighbors(z, k, among=self.points)
-        said = self.labels[rows]  # (n, k)
-        votes = torch.zeros(len(z), self.n_classes).scatter_add_(1, said, torch.ones(said.shape))
+        voted = self.labels[rows]  # (n, k)
+        votes = torch.zeros(len(z), self.n_classes).scatter_add_(1, voted, torch.ones(voted.shape))
         means = class_means(self.points, self.labels, self.n_classes)
         scale = float((self.points - means[self.labels]).square().sum(dim=1).mean())
         nearness = Centers(means, max(scale, 1e-12)).logits(z).softmax(dim=1)
@@ -48,7 +48,7 @@ class Neighbors(NamedTuple):
 
 
 def class_means(z: Tensor, labels: Tensor, n_classes: int) -> Tensor:
-    """Mean row of each class; the mean of all for a class without members."""
+    """Mean row of each class; for a class without members, the mean of all rows."""
     counts = torch.bincount(labels, minlength=n_classes)
     means = torch.zeros(n_classes, z.shape[1]).index_add_(0, labels, z) / counts[:, None].clamp_min(1)
     means[counts == 0] = z.mean(dim=0)

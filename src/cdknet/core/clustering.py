@@ -1,7 +1,8 @@
 """Clusters of features: k-means, spectral clustering, and what several clusterings agree on.
 
-`cluster_features` is the door. `agreed_labels` follows a list of named rules (`RULES`), each a function below
-with the case it is for. docs/how_it_works.md says how each was chosen.
+`cluster_features` is the entry point. `agreed_labels` applies a list of named rules (`RULES`). Each rule is a
+function below, and its docstring names the case it handles. docs/how_it_works.md explains how each was
+chosen.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from cdknet.core.neighbors import neighbor_graphs, split_affinity
 from cdknet.core.seeds import derive_seed
 from cdknet.core.spectral import graph_embedding
 
-GRAPHS = (15, 30)  # neighbours of a sample, in the graphs that several clusterings are made from
+GRAPHS = (15, 30)  # neighbours per sample, in the graphs behind the consensus of several clusterings
 GRAPH_NEIGHBORS = 30  # the same for a single spectral clustering; with 15 it breaks up small sets
 BLENDS = (0.0, 0.5, 1.0, 2.0)  # weight of z beside a row of U, both of unit length
-CLOSE_BLENDS = (0.0, 0.5, 1.0)  # the same for clusterings that follow the neighbours more closely
-MUCH_LESS = 2 / 3  # of a split affinity
-MUCH_MORE = 20  # times a split affinity
-GAP = 0.01  # split affinity of two clusters below which there is a gap between them
-SPLIT = 0.04  # split affinity of two clusters above which they may be one class that was split
-SMALL = 10**7  # products per round of k-means, up to which a second thread does not pay
-LEAST_SHARE = 0.2  # of the mean class size: a smaller cluster is a few outliers
+CLOSE_BLENDS = (0.0, 0.5, 1.0)  # the same, for clusterings that give the graph more weight
+MUCH_LESS = 2 / 3  # factor: a split affinity this much smaller counts as much less
+MUCH_MORE = 20  # factor: a split affinity this many times as large counts as much more
+GAP = 0.01  # below this split affinity, there is a gap between two clusters
+SPLIT = 0.04  # above this split affinity, two clusters may be one class that was split
+SMALL = 10**7  # multiplications per k-means iteration, up to which a second thread does not pay off
+LEAST_SHARE = 0.2  # of the mean class size: a smaller cluster counts as outliers, not as a class
 
 
 class FitsAndPredicts(Protocol):
@@ -51,7 +52,7 @@ class Clusters(NamedTuple):
 
     labels: Tensor  # (n,) 0 ... n_clusters - 1
     centers: Tensor  # (n_clusters, d) mean features
-    votes: bool  # a new sample's class is voted by its neighbours, not given by the nearest centre
+    votes: bool  # a new sample is classified by a vote of its neighbours, not by the nearest centre
 
 
 def cluster_features(
@@ -64,10 +65,10 @@ def cluster_features(
     restarts: int = 10,
     seed: int = 0,
 ) -> Clusters:
-    """Clusters of the rows of z: by `clusterer` if there is one, else as `how` says.
+    """Cluster the rows of z, by `clusterer` if one is given, else by the method `how`.
 
-    `how` is "agreed", "spectral" or "k-means". "agreed" also looks at `samples`, the vectors that z are
-    features of, where they are given.
+    `how` is "agreed", "spectral" or "k-means". "agreed" also looks at `samples` if they are given: the
+    vectors from which the features z were computed.
     """
     votes = clusterer is None and how in ("agreed", "spectral")
     if clusterer is not None or how == "k-means":
@@ -81,9 +82,9 @@ def cluster_features(
 
 
 def check_clusterer(clusterer: Any, n_new_classes: int | None, *, counts_vary: bool = False) -> None:
-    """Raise for a clusterer that cannot give what is asked of it, before anything is trained.
+    """Raise if a clusterer cannot do what it will be asked for. Called before anything is trained.
 
-    `counts_vary`: it will be asked for fewer classes from round to round.
+    `counts_vary`: it will be asked for fewer classes in every round.
     """
     if clusterer is None:
         return
@@ -110,7 +111,7 @@ def check_clusterer(clusterer: Any, n_new_classes: int | None, *, counts_vary: b
 def cluster(
     z: Tensor, n_clusters: int, clusterer: Clusterer | None = None, *, restarts: int = 10, seed: int = 0
 ) -> Tensor:
-    """Labels 0 ... n_clusters - 1 of the rows of z: k-means, or what the caller's `clusterer` says."""
+    """Labels 0 ... n_clusters - 1 of the rows of z, by k-means or the caller's `clusterer`."""
     points = z.numpy()
     if len(points) < n_clusters:
         raise ValueError(
@@ -145,9 +146,9 @@ def spectral_labels(
     restarts: int = 10,
     seed: int = 0,
 ) -> Tensor:
-    """Labels of the rows of z: k-means on the rows of U, U the top eigenvectors of a neighbour graph of z.
+    """Labels of the rows of z: k-means on the rows of U, the top eigenvectors of a neighbour graph of z.
 
-    A graph of at most `MOST_VOTERS` samples; the others are labelled by a vote of their neighbours in it.
+    The graph has at most `MOST_VOTERS` samples. The others are labelled by a vote of their neighbours in it.
     """
 
     def label(part: Tensor) -> Tensor:
@@ -162,11 +163,11 @@ def spectral_labels(
 
 
 class Case(NamedTuple):
-    """What is to be clustered."""
+    """The input of a rule: features to cluster, and how."""
 
     z: Tensor  # (n, d) features
     n_clusters: int
-    samples: Tensor | None  # (n, d') the vectors that z are features of, where they are vectors
+    samples: Tensor | None  # (n, d') the inputs from which z was computed; None if they are not vectors
     restarts: int
     seed: int
 
@@ -175,10 +176,10 @@ class Case(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a rule says. None is said by a rule that does not apply."""
+    """The answer of a rule. A rule that does not apply answers None."""
 
     labels: Tensor
-    final: bool = False  # no further rule is asked
+    final: bool = False  # the rules after this one are skipped
     votes: bool = True
 
 
@@ -188,8 +189,8 @@ Rule = Callable[[Case, Tensor | None], Verdict | None]
 def cluster_duplicate_rows(case: Case, labels: Tensor | None) -> Verdict | None:
     """Most samples are duplicates of others: k-means on the samples themselves.
 
-    The neighbours of a sample are then its duplicates, and what is learned to tell it from them is the little
-    by which they differ.
+    The neighbours of a sample are then its duplicates, and the network learns only the small differences
+    between them.
     """
     if case.samples is None or not _are_duplicates(case.samples):
         return None
@@ -197,19 +198,20 @@ def cluster_duplicate_rows(case: Case, labels: Tensor | None) -> Verdict | None:
 
 
 def take_the_consensus(case: Case, labels: Tensor | None) -> Verdict | None:
-    """Several clusterings vote; where they split a large class, one that keeps it whole wins.
+    """Several clusterings vote. If they split a large class, a clustering that does not split it wins.
 
-    k-means on z takes a class for a ball and may cut across a long one. On the rows of U it follows the
-    neighbours, and may split a class where they are sparse, and merge two others that touch. So: k-means on
-    z, on U and on both side by side (`BLENDS`), U of a finer and of a coarser graph (`GRAPHS`), then k-means
-    on what each said of a sample. A boundary that only some of them draw is outvoted.
+    k-means on z assumes that a class is a ball, and may split a long one. k-means on the rows of U follows
+    the neighbour graph: it may split a class where the graph is sparse, and merge two classes that touch. So
+    we run k-means on z, on U and on both concatenated (`BLENDS`), with U from a finer and a coarser graph
+    (`GRAPHS`). The consensus is k-means on the one-hot labels of all these clusterings. A boundary that only
+    some of them draw is outvoted.
 
-    These lean to classes of equal size: U is centred, so its last vector splits a class much larger than the
-    others. Where that happened (`SPLIT`), the same is asked of rows that are not centred, and of clusterings
-    that follow the neighbours more closely. If one of them splits much less, and there are as many gaps as it
-    takes (`_least_split`), it is the answer.
+    These clusterings prefer classes of equal size: U is centred, so its last vector splits a class that is
+    much larger than the others. If that happened (`SPLIT`), we try clusterings of U without centring, which
+    also give the graph more weight (`CLOSE_BLENDS`). If one of them has a much smaller split affinity, and
+    the number of gaps fits the number of clusters (`_least_split`), it is the answer.
     """
-    few, n_clusters = math.ceil(case.restarts / 3), case.n_clusters  # each is one voice of many
+    few, n_clusters = math.ceil(case.restarts / 3), case.n_clusters  # each is one vote of many
 
     def label(part: Tensor) -> Tensor:
         def voices(n: int, blends: Sequence[float], *, centered: bool) -> list[Tensor]:
@@ -235,11 +237,11 @@ def take_the_consensus(case: Case, labels: Tensor | None) -> Verdict | None:
 
 
 def follow_gaps(case: Case, labels: Tensor | None) -> Verdict | None:
-    """The labels split classes that the samples themselves show with gaps around them: take those classes.
+    """If the labels split classes that have gaps around them in the samples themselves, return those classes.
 
-    What is learned from old classes may miss what separates new ones. The samples are asked for their own
-    gaps, which are followed where the labels run across them. Categorical columns do not count: there are
-    gaps between their values whatever the classes are.
+    Features learned from old classes may miss what separates new ones. So this rule looks for gaps in the
+    samples, and follows them where the labels run across them. Categorical columns do not count: there are
+    always gaps between their values, whatever the classes are.
     """
     if case.samples is None or case.n_clusters == 1 or labels is None:
         return None
@@ -266,12 +268,12 @@ RULES: tuple[Rule, ...] = (cluster_duplicate_rows, take_the_consensus, follow_ga
 def agreed_labels(
     z: Tensor, n_clusters: int, samples: Tensor | None = None, *, restarts: int = 10, seed: int = 0
 ) -> Tensor:
-    """Labels of the rows of z by `RULES`, in their order: each may replace what the one before it said."""
+    """Labels of the rows of z by `RULES`, in order: each rule may replace the labels of the one before it."""
     return _agree(Case(z, n_clusters, samples, restarts, seed))[0]
 
 
 def _agree(case: Case) -> tuple[Tensor, bool]:
-    """The labels by `RULES`, and whether new samples join by a vote of neighbours."""
+    """The labels by `RULES`, and whether new samples are classified by a vote of neighbours."""
     verdict: Verdict | None = None
     for rule in RULES:
         found = rule(case, None if verdict is None else verdict.labels)
@@ -285,13 +287,13 @@ def _agree(case: Case) -> tuple[Tensor, bool]:
 def _least_split(
     graph: csr_array, n_clusters: int, clusterings: Callable[[int], list[Tensor]], most: float
 ) -> Tensor | None:
-    """The clustering with the least split affinity; None if none is below `most`, or if gaps are not it.
+    """The clustering with the least split affinity; None if it is not below `most`, or if gaps do not fit.
 
-    `clusterings` makes several of n clusters. One that separates a few outliers (`LEAST_SHARE`) does not
-    count: it leaves two classes as one and splits nothing. Where classes overlap, clumps inside them have
-    gaps around them too. But then there are more gaps than classes, and one cluster more has no higher split
-    affinity. Around classes there are as many gaps as it takes, and one cluster more splits a class
-    (`SPLIT`, or `MUCH_MORE`).
+    `clusterings(n)` returns several clusterings into n clusters. One with a cluster of a few outliers
+    (`LEAST_SHARE`) does not count: it splits nothing, but it merges two classes. Where classes overlap,
+    clumps inside them have gaps around them too. But then there are more gaps than classes, so that one more
+    cluster does not raise the split affinity. If the gaps are those between classes, one more cluster splits
+    a class, and the split affinity rises (`SPLIT`, or `MUCH_MORE`).
     """
 
     def least_split(n: int) -> tuple[float, Tensor]:
@@ -306,7 +308,7 @@ def _least_split(
 
 
 def _are_duplicates(x: Tensor) -> bool:
-    """Whether most rows occur more than once; judged by yes/no columns if these are most of the columns."""
+    """Whether most rows occur more than once. If most columns are yes/no columns, only these are compared."""
     two = has_two_values(x)
     seen = x[:, two] if two.any() and not is_categorical(x).any() else x
     return 2 * len(torch.unique(seen, dim=0)) < len(x)
@@ -319,13 +321,13 @@ def _sizeable(labels: Tensor, n_clusters: int) -> bool:
 
 
 def _graphs(z: Tensor, n_clusters: int, neighbors: Sequence[int]) -> list[csr_array]:
-    """Neighbour graphs with at most a quarter of a class per sample: more leave a small set no gaps."""
+    """Neighbour graphs, of at most a quarter of a class per sample: with more, a small set has no gaps."""
     most = max(3, len(z) // (4 * n_clusters))
     return neighbor_graphs(z, [min(k, most) for k in neighbors])
 
 
 def _rows_of(graph: csr_array, z: Tensor, n_clusters: int, *, centered: bool) -> Tensor:
-    """Rows of U, of unit length: the top eigenvectors of a neighbour graph of z."""
+    """Rows of U, scaled to unit length. U holds the top eigenvectors of a neighbour graph of z."""
     r = min(n_clusters, len(z) - 1)
     return unit_length(graph_embedding(graph, r, centered=centered).to(z).vectors)
 
@@ -333,7 +335,7 @@ def _rows_of(graph: csr_array, z: Tensor, n_clusters: int, *, centered: bool) ->
 def _label_part(
     z: Tensor, n_clusters: int, neighbors: int, seed: int, label: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Label at most `MOST_VOTERS` rows of z by `label`, the others by a vote of their neighbours in them."""
+    """Label at most `MOST_VOTERS` rows of z by `label`, and the others by a vote of neighbours."""
     if n_clusters == 1:
         return torch.zeros(len(z), dtype=torch.int64)
     rows = _some_of(len(z), seed)
@@ -347,7 +349,7 @@ def _some_of(n: int, seed: int) -> Tensor:
 
 
 def _extended(z: Tensor, rows: Tensor, found: Tensor, n_clusters: int, neighbors: int) -> Tensor:
-    """Labels of all rows of z from those `found` for some of them, the others by a vote of neighbours."""
+    """Labels of all rows of z: those `found` for some of them, and a vote of neighbours for the others."""
     if len(rows) == len(z):
         return found
     labels = Neighbors(z[rows], found, n_clusters, neighbors).logits(z).argmax(dim=1)

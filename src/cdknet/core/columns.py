@@ -1,4 +1,4 @@
-"""Columns of a table that hold categories or yes and no."""
+"""Columns of a table that hold categories, or yes and no."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from torch import Tensor
 
 
 def one_hot(x: Tensor) -> Tensor:
-    """(d,) how many values the category has that a column of x, (n, d) True or False, is of; 0 for none.
+    """(d,) number of values of the category that each column of x, (n, d) bool, belongs to; 0 for none.
 
-    The columns of a category stand side by side, and no row has two True among them. Rows that have none, at
-    most half, count as a value if there are three others: gaps, or the one that was left out.
+    The columns of a category are adjacent, and no row has two True among them. At most half of the rows may
+    have none. These count as one more value if there are three others: a missing value, or the value that was
+    left out.
     """
     found = torch.zeros(x.shape[1], dtype=torch.int64)
     start = 0
@@ -32,11 +33,11 @@ def has_two_values(x: Tensor) -> Tensor:
 
 
 def is_categorical(x: Tensor) -> Tensor:
-    """(d,) which columns of x, (n, d), have two values, where these vary less than the numbers beside them.
+    """(d,) which columns of x, (n, d), have two values, if these vary less than the numeric columns.
 
-    Such are the columns of a category. One of two values counts as much as it varies when these are 0 and 1,
-    a number as 1. Where columns of two values are most of what there is, as in a list of answers or a black
-    and white picture, they are the samples and no note on them.
+    Such are the columns of a category. A column of two values counts with its variance when these are coded 0
+    and 1, a numeric column counts 1. If columns of two values make up most of the data, as in a questionnaire
+    or a black and white image, they are not categorical columns but the data themselves.
     """
     low, high = x.amin(dim=0), x.amax(dim=0)
     two = has_two_values(x)

@@ -1,4 +1,4 @@
-"""How well labels suit their samples, from features and nothing else: a signal that every method has."""
+"""How well labels fit their samples, from features alone: a signal that is available for every method."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from cdknet.core.metrics import right_under_match
 from cdknet.core.neighbors import nearest_neighbors
 
 NEIGHBORS = 15
-MOST_CLUSTERED = 5000  # samples that are clustered once more, to see whether labels agree
-NEAREST = 5  # of them that speak for a sample which is not among them
-RESTARTS = 2  # of k-means, for each clustering
-MOST_VOTERS = 10_000  # samples among which neighbours are looked for
-MOST_HALVED = 1000  # samples of a class that is split in two
+MOST_CLUSTERED = 5000  # most samples that are clustered again, to see whether labels agree
+NEAREST = 5  # of them whose mean agreement is used for a sample that is not among them
+RESTARTS = 2  # of k-means, per clustering
+MOST_VOTERS = 10_000  # most samples among which neighbours are searched
+MOST_HALVED = 1000  # most samples of a class that is split in two
 
 
 def raw_confidence(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:
-    """(n,) in [0, 1]: how well each label suits its sample, from features z of stage 2 and nothing else.
+    """(n,) in [0, 1]: how well each label fits its sample, from the features z of stage 2 alone.
 
-    The softmax of the nearness to the means of the labels, times the share of the 15 nearest neighbours
-    that carry the same label, times (1 + a) / 2 where a is the share of other clusterings of z that agree.
-    Comparable from fit to fit, whatever the method.
+    The softmax of the nearness to the means of the labels, times the share of the 15 nearest neighbours that
+    carry the same label, times (1 + a) / 2 where a is the share of other clusterings of z that agree. It is
+    comparable across fits and methods.
     """
     own = torch.from_numpy(np.ascontiguousarray(labels, dtype=np.int64))
     means = class_means(z, own, n_classes)
@@ -38,11 +38,11 @@ def raw_confidence(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDAr
 
 
 def agreement(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:
-    """(n,) share of other clusterings of z that say the same: k-means, and two graphs, finer and coarser.
+    """(n,) share of other clusterings of z that agree: k-means, and two spectral ones, finer and coarser.
 
-    Where two classes are taken for one and a third is split, every sample is near its mean and among its
-    like; another clustering is not likely to go wrong in the same way. At most `MOST_CLUSTERED` samples are
-    clustered; another one takes the value of those nearest to it.
+    If two classes were merged and a third was split, every sample is still near its cluster mean, with
+    neighbours of the same label. But another clustering is unlikely to make the same mistake. At most
+    `MOST_CLUSTERED` samples are clustered. Any other sample gets the mean value of those nearest to it.
     """
     if len(z) <= 2 * n_classes:  # too few to be clustered
         return np.ones(len(z))
@@ -59,7 +59,7 @@ def agreement(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDArray[n
 
 
 def _some_rows(n: int, most: int) -> Tensor:
-    """At most `most` of n rows, drawn at random: samples may come class by class in turn."""
+    """At most `most` of n rows, drawn at random, since samples may be sorted by class."""
     if n <= most:
         return torch.arange(n)
     draw = torch.Generator().manual_seed(0)
@@ -75,13 +75,13 @@ def _neighbor_share(z: Tensor, labels: Tensor) -> Tensor:
     _, found = nearest_neighbors(z, k + 1, among=z[voters])
     rows = voters[found]
     other = rows != torch.arange(len(z))[:, None]
-    other[other.all(dim=1), -1] = False  # the sample is none of the voters: the farthest goes
+    other[other.all(dim=1), -1] = False  # the sample is not a voter itself: drop the farthest
     same = (labels[rows] == labels[:, None]) & other
     return same.sum(dim=1) / other.sum(dim=1).clamp_min(1)
 
 
 def raw_of_halves(z: Tensor, truth: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Raw confidences of the samples of each class when it is split in two, as no class should be."""
+    """Raw confidences of the samples of each class after it was split in two, which is always a mistake."""
     out = [np.zeros(0)]
     for c in np.unique(truth):
         members = torch.from_numpy(np.flatnonzero(truth == c))

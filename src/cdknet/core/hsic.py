@@ -1,9 +1,9 @@
 """The Hilbert-Schmidt independence criterion and its kernels, as plain differentiable functions.
 
-Letters are the paper's: K and L are kernel matrices of the same n samples, H = I - 11ᵀ/n centres them.
-H is never built, and neither is a kernel F Fᵀ of which a `Factor` is at hand.
+Letters are the paper's: K and L are kernel matrices of the same n samples, H = I - 11ᵀ/n centres them. H is
+never built, and neither is a kernel F Fᵀ that is given as a `Factor`.
 
-The diagonal of a kernel: it stays. K_ii = 1 as Eq. (1) says, and it counts towards the degree of Eq. (6).
+The diagonal of a kernel is not removed. K_ii = 1 by Eq. (1), and it counts towards the degree of Eq. (6).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def squared_distances(z: Tensor) -> Tensor:
 
 
 class _GaussianKernel(torch.autograd.Function):
-    """Eq. (1) with one n x n matrix kept for the way back, where plain autograd keeps four."""
+    """Eq. (1) with one n x n matrix stored for the backward pass, where plain autograd stores four."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, sigma: float) -> Tensor:
@@ -50,15 +50,15 @@ class _GaussianKernel(torch.autograd.Function):
 def gaussian_kernel(z: Tensor, sigma: float) -> Tensor:
     """K_ij = exp(-‖zᵢ - zⱼ‖² / 2σ²). Eq. (1). `sigma` is a length in feature units, not a variance."""
     if not sigma > 0:
-        raise ValueError(f"sigma must be above 0. Got {sigma!r}. Use median_distance(z) for a start.")
+        raise ValueError(f"sigma must be above 0. Got {sigma!r}. Use median_distance(z) to start with.")
     if z.ndim != 2:
-        raise ValueError(f"z must be (n, d), one row a sample. Got shape {tuple(z.shape)}.")
+        raise ValueError(f"z must be (n, d), one row per sample. Got shape {tuple(z.shape)}.")
     kernel: Tensor = _GaussianKernel.apply(z, float(sigma))  # type: ignore[no-untyped-call]
     return kernel
 
 
 def linear_kernel(q: Tensor) -> Tensor:
-    """K_ij = qᵢᵀ qⱼ. Eq. (2). For HSIC, `Factor(q)` says the same without the n x n matrix."""
+    """K_ij = qᵢᵀ qⱼ. Eq. (2). For HSIC, `Factor(q)` is the same without the n x n matrix."""
     return q @ q.T
 
 
@@ -76,7 +76,7 @@ def center(K: Tensor) -> Tensor:
 def hsic(K: Tensor, L: Tensor | Factor) -> Tensor:
     """tr(K H L H) / (n - 1)², the biased empirical HSIC. Eq. (3).
 
-    A measure, not a loss: whoever maximises it says so. O(n²) for two kernels, O(n² m) for a factor.
+    A measure, not a loss: the caller maximises it. O(n²) for two kernels, O(n² m) for a factor.
     """
     n = _check_pair(K, L, least=2)
     return _centered_inner(K, L) / (n - 1) ** 2
@@ -96,7 +96,7 @@ def identity_dependence(K: Tensor) -> Tensor:
     """mean K(two views of one sample) - mean K: HSIC of features with the sample's identity (SSL-HSIC).
 
     K is (2n, 2n), the first n rows one view of n samples, the last n another. Up to a factor, Eq. (3) with
-    one-hot identities for Q and pairs of a view with itself left out (Li et al. 2021).
+    one-hot identities as labels, without the pairs of a view with itself (Li et al. 2021).
     """
     n = len(K) // 2
     if K.ndim != 2 or K.shape != (2 * n, 2 * n) or n < 1:
@@ -105,7 +105,7 @@ def identity_dependence(K: Tensor) -> Tensor:
 
 
 def hsic_unbiased(K: Tensor, L: Tensor | Factor) -> Tensor:
-    """The unbiased estimator of HSIC by Song et al. (2012). May be negative: never take its root.
+    """The unbiased estimator of HSIC by Song et al. (2012). It may be negative: never take its root.
 
     [tr(K̃L̃) + 1ᵀK̃1 · 1ᵀL̃1 / ((n-1)(n-2)) - 2/(n-2) · 1ᵀK̃L̃1] / (n(n-3)), K̃ and L̃ without diagonals.
     """
@@ -124,7 +124,7 @@ def hsic_unbiased(K: Tensor, L: Tensor | Factor) -> Tensor:
 
 
 def cka(K: Tensor, L: Tensor | Factor) -> Tensor:
-    """HSIC(K, L) / √(HSIC(K, K) HSIC(L, L)): HSIC made free of scale, in [0, 1]."""
+    """HSIC(K, L) / √(HSIC(K, K) HSIC(L, L)): HSIC normalised to be free of scale, in [0, 1]."""
     _check_pair(K, L, least=2)
     if isinstance(L, Factor):
         F = L.columns - L.columns.mean(dim=0)

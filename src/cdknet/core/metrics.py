@@ -1,7 +1,7 @@
 """How good a discovery is. The only module that sees `HiddenTruth`.
 
-Accuracy means one cluster for one class (Hungarian). Purity, which the paper's code calls accuracy, lets
-several clusters claim one class: it is never below accuracy, and here it is always printed beside it.
+Accuracy matches clusters and classes one to one (Hungarian). Purity, which the paper's code calls accuracy,
+lets several clusters claim one class. It is never below accuracy, and here it is always printed beside it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cdknet.core.openworld import HiddenTruth
 
 
 class Contingency(NamedTuple):
-    """How often each class meets each cluster."""
+    """How many samples each class and cluster have in common."""
 
     counts: NDArray[np.int64]  # (classes, clusters)
     classes: NDArray[Any]
@@ -40,7 +40,7 @@ def contingency(truth: ArrayLike, labels: ArrayLike) -> Contingency:
 
 
 def match_clusters(truth: ArrayLike, labels: ArrayLike) -> dict[Any, Any]:
-    """Cluster -> class of the one-to-one match with most samples right; clusters left over are absent."""
+    """Cluster -> class, by the one-to-one match with most samples right. Unmatched clusters are absent."""
     table = contingency(truth, labels)
     rows, columns = linear_sum_assignment(table.counts, maximize=True)
     return dict(zip(table.clusters[columns].tolist(), table.classes[rows].tolist(), strict=True))
@@ -73,7 +73,7 @@ def purity(truth: ArrayLike, labels: ArrayLike) -> float:
 
 def nmi(truth: ArrayLike, labels: ArrayLike) -> float:
     """I(truth, labels) / sqrt(H(truth) H(labels)), section VI.D."""
-    contingency(truth, labels)  # its checks
+    contingency(truth, labels)  # checks its arguments
     return float(normalized_mutual_info_score(truth, labels, average_method="geometric"))
 
 
@@ -109,25 +109,25 @@ def new_class_scores(truth: HiddenTruth, labels: ArrayLike) -> Scores:
 def expected_calibration_error(
     confidence: NDArray[np.floating[Any]], right: NDArray[np.bool_], bins: int = 10
 ) -> float:
-    """Mean gap between confidence and share right, over `bins` ranges of confidence of equal width."""
+    """Expected calibration error: mean gap between confidence and share right, over `bins` equal ranges."""
     which = np.minimum((np.asarray(confidence) * bins).astype(int), bins - 1)
     gaps = [abs(float((confidence - right)[which == b].sum())) for b in range(bins)]
     return sum(gaps) / len(confidence)
 
 
 class ConfidenceScores(NamedTuple):
-    """What the confidences of some labels are worth."""
+    """How good the confidences of some labels are."""
 
-    expected: float  # their mean: the share that was expected to be right
-    right: float  # the share that is
+    expected: float  # mean confidence: the share that was expected to be right
+    right: float  # the share that is right
     error: float  # expected calibration error
-    ranking: float | None  # how often a right sample is surer than a wrong one; None: all right, or none
+    ranking: float | None  # share of (right, wrong) pairs with the right one surer; None: all right, or none
 
 
 def confidence_scores(
     truth: ArrayLike, labels: ArrayLike, confidence: NDArray[np.floating[Any]]
 ) -> ConfidenceScores:
-    """Confidences of labels against the truth, one entry a sample."""
+    """Score the confidences of labels against the truth, one entry per sample."""
     right, sure = right_under_match(truth, labels), np.asarray(confidence, dtype=np.float64)
     both = right.any() and not right.all()
     return ConfidenceScores(
@@ -149,7 +149,7 @@ def new_class_confidence(
 
 
 class OpenWorldReport(NamedTuple):
-    """Accuracies under one assignment over all classes, then split."""
+    """Accuracies under one assignment over all classes, reported for old and new classes separately."""
 
     all: float
     old: float | None  # None where there are no samples of old classes
@@ -159,9 +159,9 @@ class OpenWorldReport(NamedTuple):
 
 
 def open_world_report(truth: HiddenTruth, labels: ArrayLike) -> OpenWorldReport:
-    """Score labels of old and new samples together: one assignment over all classes, then split.
+    """Score labels of old and new samples together, under one assignment over all classes.
 
-    Matching old and new apart would forgive a new class that is called by an old one's name.
+    Matching old and new classes separately would not punish a new class that got the name of an old one.
     """
     labels = _one_label_each(truth, labels)
     _check_some_new(truth)
@@ -177,7 +177,7 @@ def open_world_report(truth: HiddenTruth, labels: ArrayLike) -> OpenWorldReport:
 
 
 def old_class_accuracy(truth: HiddenTruth, labels: ArrayLike) -> float:
-    """Share of the samples of old classes that are called by their own name. No matching."""
+    """Share of the samples of old classes that got their true label. No matching."""
     labels = _one_label_each(truth, labels)
     old = ~truth.is_new
     if not old.any():
@@ -190,7 +190,7 @@ def _one_label_each(truth: HiddenTruth, labels: ArrayLike) -> NDArray[Any]:
         raise TypeError(f"truth must be a HiddenTruth. Got {type(truth).__name__}. hide_classes makes one.")
     labels = np.asarray(labels)
     if labels.shape != (len(truth),):
-        raise ValueError(f"labels must have one entry a sample ({len(truth)}). Got shape {labels.shape}.")
+        raise ValueError(f"labels must have one entry per sample ({len(truth)}). Got shape {labels.shape}.")
     return labels
 
 

@@ -12,13 +12,14 @@ from scipy.sparse import coo_array, csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-BRIDGE = 0.3  # weight of the edge that joins two parts of a graph: about that of a middling neighbour, e^-1
+BRIDGE = 0.3  # weight of an edge that joins two components of a graph; an average neighbour has about e^-1
 
 
 def nearest_neighbors(z: Tensor, k: int, *, among: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Distances and rows, each (n, k), of the k rows of `among` nearest to each row of z.
 
-    Without `among`, of the other rows of z: a row is not its own neighbour. In chunks: O(n) memory.
+    Without `among`, of the other rows of z: a row is not its own neighbour. Computed in chunks, in O(n)
+    memory.
     """
     others = z if among is None else among
     middle = others.mean(dim=0)  # float32 distances cancel far from the origin
@@ -38,16 +39,16 @@ def nearest_neighbors(z: Tensor, k: int, *, among: Tensor | None = None) -> tupl
 
 
 def neighbor_graph(z: Tensor, neighbors: int = 15) -> csr_array:
-    """W, a locally scaled graph of nearest neighbours, its parts joined (`bridged`). O(n) memory.
+    """W, a locally scaled graph of nearest neighbours, with its components joined (`bridged`). O(n) memory.
 
     W_ij = exp(-‖z_i - z_j‖² / σ_i σ_j) where j is among the `neighbors` nearest of i or i of j, else 0; σ_i
-    is the distance to the middle one of i's neighbours (Zelnik-Manor and Perona 2004).
+    is the distance to the median one of i's neighbours (Zelnik-Manor and Perona 2004).
     """
     return neighbor_graphs(z, [neighbors])[0]
 
 
 def neighbor_graphs(z: Tensor, neighbors: Sequence[int]) -> list[csr_array]:
-    """The same for several numbers of neighbours, which are looked for once."""
+    """The same for several numbers of neighbours, with a single search."""
     n = len(z)
     with torch.no_grad():
         near, rows = nearest_neighbors(z.double(), min(max(neighbors), n - 1))
@@ -64,10 +65,10 @@ def _joined(z: Tensor, near: Tensor, rows: Tensor) -> csr_array:
 
 
 def split_affinity(W: csr_array, labels: NDArray[Any]) -> float:
-    """max of cut(a, b) / √(volume(a) volume(b)) over clusters a ≠ b of the graph W: do two hang together?
+    """max of cut(a, b) / √(volume(a) volume(b)) over clusters a ≠ b of the graph W: was a class split?
 
-    The share of edges that the most closely tied two of all clusters have in common: 0 across a gap, much
-    where a class was cut through its middle.
+    The normalised weight of the edges between the two most closely connected clusters: 0 across a gap, large
+    where a class was split through its middle.
     """
     members = coo_array((np.ones(len(labels)), (np.arange(len(labels)), labels))).tocsr()
     between = (members.T @ W @ members).toarray()
@@ -78,10 +79,10 @@ def split_affinity(W: csr_array, labels: NDArray[Any]) -> float:
 
 
 def bridged(W: csr_array, z: Tensor) -> csr_array:
-    """A graph with its parts joined: each by one edge to the nearest sample of another, until there is one.
+    """The graph with its components joined, each by an edge to the nearest sample outside, until one is left.
 
-    So eigenvectors tell large parts apart before small ones. Of parts that nothing joins each counts as much
-    as any other: a few strays would be a cluster, and two classes one.
+    Then eigenvectors separate large components before small ones. Without edges between them, every component
+    counts the same: a few outliers would become a cluster, and two classes would merge.
     """
     while (parts := connected_components(W, directed=False))[0] > 1:
         member = torch.from_numpy(parts[1]).to(z.device)
@@ -93,7 +94,7 @@ def bridged(W: csr_array, z: Tensor) -> csr_array:
 
 
 def _nearest_elsewhere(z: Tensor, member: Tensor, part: int) -> tuple[int, int]:
-    """The two nearest samples of which one is in `part` and one is not."""
+    """The nearest pair of samples of which one is in `part` and the other is not."""
     mine, others = (member == part).nonzero()[:, 0], (member != part).nonzero()[:, 0]
     near, rows = nearest_neighbors(z[mine], 1, among=z[others])
     best = int(near.argmin())

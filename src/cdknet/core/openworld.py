@@ -24,7 +24,7 @@ class OpenWorldData:
 class HiddenTruth:
     """What only `cdknet.metrics` may see. No stage, network or estimator takes this type.
 
-    It is no array and turns into none, so that passing it on by mistake fails at once.
+    It cannot be converted to an array, so that passing it on by mistake fails at once.
     """
 
     y: NDArray[Any]  # (n,), the true class of every sample, old and new
@@ -47,7 +47,7 @@ class HiddenTruth:
 
 @dataclass(frozen=True)
 class OpenWorldProblem:
-    """A data set turned into a question (`train`), held-out samples, and the answers to both."""
+    """A data set as a problem (`train`), held-out samples, and the hidden truth of both."""
 
     train: OpenWorldData
     train_truth: HiddenTruth
@@ -71,7 +71,7 @@ def hide_classes(X: ArrayLike, y: ArrayLike, new_classes: Sequence[Any]) -> tupl
     missing = sorted(set(wanted.tolist()) - set(known.tolist()))
     if missing:
         raise ValueError(
-            f"new_classes must occur in y. Got {missing}, which never do; y has {known.tolist()[:20]}."
+            f"new_classes must occur in y. Got {missing}, which do not; y has {known.tolist()[:20]}."
         )
     hidden = np.isin(y, wanted)
     if hidden.all():

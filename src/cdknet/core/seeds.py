@@ -1,4 +1,4 @@
-"""Randomness: one seed at the door, a seed of its own for each purpose."""
+"""Randomness: one seed per fit, from which each purpose derives its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def seed_of(random_state: int | np.random.RandomState | None) -> int:
-    """One whole number from what scikit-learn calls a random state. The global one is not touched."""
+    """A seed from a scikit-learn random state. The global random state is not touched."""
     if random_state is None:
         return int(np.random.SeedSequence().generate_state(1)[0])
     if isinstance(random_state, np.random.RandomState):
@@ -24,14 +24,14 @@ def seed_of(random_state: int | np.random.RandomState | None) -> int:
 
 
 def derive_seed(seed: int, *what: str | int) -> int:
-    """A seed of its own for each purpose, from one seed."""
+    """A separate seed for each purpose, derived from one seed."""
     words = [zlib.crc32(w.encode()) if isinstance(w, str) else w for w in what]
     return int(np.random.SeedSequence([seed, *words]).generate_state(1, np.uint64)[0] >> 1)
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[torch.Generator]:
-    """Run a block under one seed and hand torch's global generators back as they were."""
+    """Run a block under one seed, and restore torch's global generators afterwards."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)  # dropout and layer initialisation take no generator
         yield torch.Generator().manual_seed(seed)

@@ -1,6 +1,6 @@
 """The U step: leading eigenvectors of the centred, degree-normalised kernel, Eqs. (12)-(14).
 
-`spectral_embedding` is the door: the whole kernel while it fits `memory_limit`, landmarks beyond that.
+`spectral_embedding` is the entry point: the whole kernel if it fits `memory_limit`, else landmarks.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Eigenpairs(NamedTuple):
     vectors: Tensor  # (n, r), orthonormal columns, each with its largest entry positive
 
     def to(self, like: Tensor) -> Eigenpairs:
-        """The same in the type and on the device of `like`."""
+        """The same, with the dtype and on the device of `like`."""
         return Eigenpairs(self.values.to(like), self.vectors.to(like))
 
 
 def median_distance(z: Tensor, *, sample: int = 2000, seed: int = 0) -> float:
-    """Median of ‖zᵢ - zⱼ‖ over i ≠ j; over the pairs of `sample` rows drawn by `seed` when n is larger."""
+    """Median of ‖zᵢ - zⱼ‖ over i ≠ j; over `sample` rows drawn by `seed` if n is larger."""
     n = len(z)
     if n < 2:
         raise ValueError(f"A median distance needs at least 2 samples. Got {n}.")
@@ -46,10 +46,10 @@ def median_distance(z: Tensor, *, sample: int = 2000, seed: int = 0) -> float:
     median = float(distances.median())
     if median > 0:
         return median
-    apart = distances[distances > 0]  # more than half of the pairs coincide: measure the others
+    apart = distances[distances > 0]  # more than half of the pairs coincide: use the others
     if not len(apart):
         raise ValueError(
-            "Distances between features must not all be 0. Got one and the same feature for all."
+            "Distances between features must not all be 0. Got the same features for every sample."
         )
     return float(apart.median())
 
@@ -57,10 +57,10 @@ def median_distance(z: Tensor, *, sample: int = 2000, seed: int = 0) -> float:
 def leading_eigenpairs(
     M: Tensor, r: int, *, centered: bool = False, dense_order: int = DENSE_ORDER
 ) -> Eigenpairs:
-    """argmax of tr(UᵀMU) over UᵀU = I for a symmetric M: the U-step, Eqs. (12)-(14).
+    """argmax of tr(UᵀMU) over UᵀU = I for a symmetric M: the U step, Eqs. (12)-(14).
 
-    With `centered`, of H M H, whose centring costs O(n) a product instead of a second matrix. Full
-    `eigh` up to `dense_order`, ARPACK above it.
+    With `centered`, for H M H; centring costs O(n) per product instead of a second matrix. Full `eigh` up to
+    `dense_order`, ARPACK above it.
     """
     n = len(M)
     if M.ndim != 2 or M.shape[1] != n:
@@ -75,7 +75,7 @@ def leading_eigenpairs(
 
 
 def _arpack(M: Tensor, r: int, centered: bool) -> tuple[Tensor, Tensor]:
-    """Leading eigenpairs, ascending, by products with M only."""
+    """Leading eigenpairs, ascending, by products with M alone."""
 
     def product(x: np.ndarray) -> np.ndarray:
         v = torch.as_tensor(x, dtype=M.dtype, device=M.device)
@@ -87,7 +87,7 @@ def _arpack(M: Tensor, r: int, centered: bool) -> tuple[Tensor, Tensor]:
     single = M.dtype == torch.float32
     try:
         values, vectors = _leading(product, len(M), r, 1e-4 if single else 1e-10, single)
-    except ArpackError:  # the matrix is hard: pay for the exact answer
+    except ArpackError:  # did not converge: fall back to the exact, slower solver
         full = torch.linalg.eigh(center(M) if centered else M)
         return full.eigenvalues[-r:], full.eigenvectors[:, -r:]
     return torch.from_numpy(values).to(M), torch.from_numpy(vectors).to(M)
@@ -96,7 +96,7 @@ def _arpack(M: Tensor, r: int, centered: bool) -> tuple[Tensor, Tensor]:
 def _leading(
     product: Callable[[np.ndarray], np.ndarray], n: int, r: int, tolerance: float, single: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The r largest eigenpairs, ascending, of a symmetric operator: ARPACK, patiently."""
+    """The r largest eigenpairs, ascending, of a symmetric operator: ARPACK, with a second try."""
 
     def matvec(x: np.ndarray) -> np.ndarray:
         return product(np.ascontiguousarray(x).reshape(n))
@@ -122,8 +122,8 @@ def spectral_embedding(
 ) -> Eigenpairs:
     """The top r eigenvectors of H D^-½ K D^-½ H, K the Gaussian kernel of z. Eqs. (5)-(6), (12)-(14).
 
-    A kernel of more than `memory_limit` bytes is not built: landmarks drawn by `seed` stand in for it,
-    as many as the limit allows and at most `MOST_LANDMARKS`.
+    A kernel of more than `memory_limit` bytes is not built, but approximated by landmarks drawn by `seed`: as
+    many as the limit allows, and at most `MOST_LANDMARKS`.
     """
     n = len(z)
     with torch.no_grad():
@@ -137,7 +137,7 @@ def spectral_embedding(
 
 
 def nystrom_embedding(z: Tensor, r: int, sigma: float, *, landmarks: int, seed: int = 0) -> Eigenpairs:
-    """`spectral_embedding` with K ≈ C W⁺ Cᵀ: C the kernel to m landmarks, W that among them.
+    """`spectral_embedding` with K ≈ C W⁺ Cᵀ: C is the kernel to m landmarks, W that among them.
 
     O(n m²) time and 3 n m numbers of memory. Exact when every sample is a landmark.
     """
@@ -172,18 +172,18 @@ def nystrom_embedding(z: Tensor, r: int, sigma: float, *, landmarks: int, seed: 
 
 
 def neighbor_embedding(z: Tensor, r: int, *, neighbors: int = 15) -> Eigenpairs:
-    """The top r eigenvectors of H D^-½ W D^-½ H, W a graph of near neighbours.
+    """The top r eigenvectors of H D^-½ W D^-½ H, W a graph of nearest neighbours.
 
-    The same U step as `spectral_embedding`, for a kernel that keeps to the neighbourhood.
+    The same U step as `spectral_embedding`, for a sparse kernel of neighbours.
     """
     return graph_embedding(neighbor_graph(z, neighbors), r).to(z)
 
 
 def graph_embedding(W: csr_array, r: int, *, centered: bool = True) -> Eigenpairs:
-    """The top r eigenvectors of H D^-½ W D^-½ H, W a `neighbor_graph`; not `centred`, without H.
+    """The top r eigenvectors of H D^-½ W D^-½ H, W a `neighbor_graph`. Unless `centered`, without H.
 
-    Without it for r clusters (Ng, Jordan and Weiss 2001): H takes one direction away, so of r centred
-    vectors the last already cuts the largest of r clusters in two.
+    Leave out H for r clusters (Ng, Jordan and Weiss 2001): H removes one direction, so the last of r centred
+    vectors already splits the largest of r clusters.
     """
     n = W.shape[0]
     if not 1 <= r < n:
@@ -193,7 +193,7 @@ def graph_embedding(W: csr_array, r: int, *, centered: bool = True) -> Eigenpair
     found = None
     if n > DENSE_ORDER:
         product = (lambda x: _center(K @ _center(x))) if centered else (lambda x: K @ x)
-        with suppress(ArpackError):  # many samples that are the same: pay for the exact answer, too
+        with suppress(ArpackError):  # many identical samples: use the exact solver instead
             found = every_leading(product, n, r, 1e-7)
     if found is None:
         dense = torch.from_numpy(K.toarray())
@@ -206,9 +206,10 @@ def graph_embedding(W: csr_array, r: int, *, centered: bool = True) -> Eigenpair
 def every_leading(
     product: Callable[[np.ndarray], np.ndarray], n: int, r: int, tolerance: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`_leading` where eigenvalues may be many times the same, of which ARPACK finds some and misses others.
+    """`_leading` for eigenvalues of high multiplicity, of which ARPACK finds some vectors and misses others.
 
-    What is left beside those found is asked for its largest, until none is larger than the least of them.
+    It searches the orthogonal complement of the vectors found, until that has no eigenvalue above the least
+    one found.
     """
     values, vectors = _leading(product, n, r, tolerance)
     for _ in range(r):
@@ -237,7 +238,7 @@ def _center(x: np.ndarray) -> np.ndarray:
 
 
 def subspace_turn(U: Tensor, V: Tensor) -> float:
-    """1 - ‖UᵀV‖²/r: the share of span(U) that lies outside span(V); 0 for one subspace, 1 for orthogonal."""
+    """1 - ‖UᵀV‖²/r: the share of span(U) that lies outside span(V); 0 if equal, 1 if orthogonal."""
     return max(0.0, 1 - float((U.T @ V).square().sum()) / U.shape[1])
 
 
@@ -245,5 +246,5 @@ def _fix_signs(U: Tensor) -> Tensor:
     """Make each column's largest entry positive: eigenvectors have no sign of their own."""
     peak = U.abs().argmax(dim=0)
     signs = U[peak, torch.arange(U.shape[1], device=U.device)].sign()
-    # One layout whatever the road: products of a matrix and of its transposed copy differ in the last bits.
+    # Always the same memory layout: products with a matrix and its transposed copy differ in the last bits.
     return (U * torch.where(signs == 0, torch.ones_like(signs), signs)).contiguous()

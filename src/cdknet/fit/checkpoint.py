@@ -1,4 +1,4 @@
-"""Where the progress of a fit is saved, and which finished stages it may share with others."""
+"""Where the progress of a fit is saved, and which finished stages it may share with other fits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Places(NamedTuple):
     stage_cache: Path | None = None  # finished stages, for other fits
 
     def check(self) -> None:
-        """Raise unless each is a folder, or can become one."""
+        """Raise unless each is a folder or does not exist yet."""
         for name, place in self._asdict().items():
             if place is not None and place.exists() and not place.is_dir():
                 raise ValueError(f"{name} must be a folder, or not be there yet. Got the file {place}.")
@@ -41,7 +41,7 @@ def checkpoint_of(
     context: FitContext,
     places: Places,
 ) -> Checkpoint:
-    """The checkpoint of a fit, for its data, parameters and own parts and for no others."""
+    """The checkpoint of a fit, valid only for its data, its parameters and the user's own parts."""
     if places == Places():
         return NoCheckpoint()
     data, parts = fingerprint(X, targets), own_parts(context)
@@ -54,7 +54,7 @@ def checkpoint_of(
 
 
 def _stage_keys(plan: FitPlan, context: FitContext, data: str, parts: list[Any]) -> dict[str, list[Any]]:
-    """What decides the outcome of each stage that may be shared. Functions cannot be told apart."""
+    """What determines the outcome of each stage that may be shared. Functions cannot be compared."""
 
     def values(names: list[str]) -> list[Any]:
         return [[name, plain(getattr(plan.options, name))] for name in names]

@@ -1,4 +1,4 @@
-"""A fit's result as the contents of a run folder, and back."""
+"""Convert a fit's result to the contents of a run folder, and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cdknet.training.context import FitContext
 
 
 def to_run(result: FitResult, ids: Sequence[str] | None, config: Mapping[str, Any]) -> Run:
-    """The result as a run; `ids` name its samples, `config` is added to config.json."""
+    """The result as a run. `ids` are the names of its samples, `config` is added to config.json."""
     n, n_old = len(result.labels), len(result.classes) - result.n_new_classes
     names = [str(name) for name in (row_ids(n) if ids is None else ids)]
     if len(names) != n:
@@ -79,7 +79,7 @@ def to_run(result: FitResult, ids: Sequence[str] | None, config: Mapping[str, An
 
 
 def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -> FitResult:
-    """The result that a run was made of."""
+    """The result that a run was made from."""
     context = FitContext(encoder=encoder, device=device_of(device))
     try:
         config, weights = run.config, dict(run.weights)
@@ -123,7 +123,7 @@ def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -
         spectral_embedding=weights.get("spectral_embedding"),
         spectral_rows=weights.get("spectral_rows"),
         validation_accuracy=validation_accuracy,
-        given_accuracy=config.get("given_accuracy"),  # older runs do not say
+        given_accuracy=config.get("given_accuracy"),  # older runs do not have it
         chosen=config.get("chosen", {}),
         history=run.history,
         spent=config.get("spent", {}),
@@ -133,7 +133,7 @@ def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -
 
 
 def options_of_run(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a fit as they were given: every option by name, and the method."""
+    """The parameters of a fit as given: every option by name, and the method."""
     given = {name: from_plain(value) for name, value in config["options"].items()}
     every = {name: one.default for name, one in all_options().items()}
     known = {name: value for name, value in given.items() if name in every and value is not None}

@@ -22,10 +22,10 @@ PLAIN_FROM, COOL_FROM = 1 / 2, 1 / 3  # shares of the stage
 
 
 class Expansion(NamedTuple):
-    """What stage 3 made: a network with outputs for old classes, then new ones."""
+    """The result of stage 3: a network with outputs for old classes, then new ones."""
 
     network: Network
-    cut_short: bool = False  # it ended before its time: the network may not know all that stage 2 found
+    cut_short: bool = False  # it was stopped early: the network may not have learned all labels of stage 2
 
 
 def expand(
@@ -37,15 +37,15 @@ def expand(
 ) -> Expansion:
     """Stage 3, section V.D: more outputs (and units), then cross-entropy on pseudo-labels and old samples.
 
-    Each epoch shows all new samples and a share `replay` of the old ones, drawn afresh: for the cost of one
-    fixed share, old classes are remembered by all of their samples. A small set gets more epochs, for at
-    least `expand_steps` steps. Layers that did not grow learn at `slow_rate` of the learning rate.
+    Each epoch shows all new samples and a share `replay` of the old ones, drawn again each time: for the cost
+    of one fixed share, all old samples are replayed in the end. A small set gets more epochs, for at least
+    `expand_steps` steps. Layers that did not grow learn at `slow_rate` times the learning rate.
 
-    With `views` the first half of the stage shows each sample in a fresh view, so that wrong pseudo-labels
-    are not learned by heart; the second half shows the samples as they are, which is how they will come
-    when a class is asked for. The learning rate then falls from a third of the stage on.
+    With `views`, the first half of the stage shows a new view of each sample, so that wrong pseudo-labels are
+    not memorised. The second half shows the samples themselves, as `predict` will. In this case the learning
+    rate falls after the first third of the stage.
 
-    Not for the strategy `none`, which has no stage 3.
+    The strategy `none` has no stage 3.
     """
     if options.expansion == "none":
         raise ValueError("Stage 3 needs an expansion strategy. Got 'none'. Leave the stage out instead.")
@@ -88,7 +88,7 @@ def teach(
                 x = problem.inputs.take(rows[batch], network.device)
                 if views is not None:
                     share = loop.share(index / len(parts))
-                    if epoch.number == 0:  # it runs to its end however late it is, and has to learn
+                    if epoch.number == 0:  # it runs to its end even when time is up, and has to learn
                         share = min(share, index / len(parts))
                     x = views(x, epoch.generator) if share < PLAIN_FROM else x
                     set_rates(optimizer, *[rate * cooled(share) for rate in rates])
@@ -101,5 +101,5 @@ def teach(
 
 
 def cooled(share: float) -> float:
-    """Learning rate, as a share of its start, when `share` of stage 3 is done: it falls to 0 in the end."""
+    """Learning rate as a share of its initial value, after `share` of stage 3. It ends at 0."""
     return min(1.0, (1 - share) / (1 - COOL_FROM))

@@ -1,4 +1,4 @@
-"""Digests of a user's own encoder, views or clusterer, and of our code: so that none are mixed up."""
+"""Digests of a user's own encoder, views or clusterer, and of our code, to tell different ones apart."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from cdknet.runs.fingerprints import fingerprint
 from cdknet.training.context import FitContext
 
-LEARNING = ("core", "inputs", "nets", "training", "methods", "fit")  # packages that decide what is learned
+LEARNING = ("core", "inputs", "nets", "training", "methods", "fit")  # packages that determine what is learned
 LIBRARIES = ("builtins", "abc", "typing", "torch", "sklearn", "numpy", "scipy", "cdknet")
-DEEPEST = 8  # how far into a part is looked, so that one that holds itself has an end
+DEEPEST = 8  # levels of nesting that are looked at, since an object may contain itself
 PLAIN = bool | int | float | complex | str | bytes | np.generic
 
 
 def identity_of(part: Any) -> list[Any] | None:
-    """A module's layers, weights and what learns of them; or a name, and a sum of all that decides."""
+    """A module's layers, weights and which of them are trained; else a name, and a digest of code and values."""
     if part is None:
         return None
     if isinstance(part, nn.Module):
@@ -35,13 +35,13 @@ def identity_of(part: Any) -> list[Any] | None:
 
 
 def own_parts(context: FitContext) -> list[Any]:
-    """The identity of a user's own parts, so that a checkpoint is not resumed with others."""
+    """The identity of the user's own parts, so that a checkpoint is not resumed with different ones."""
     return [identity_of(part) for part in (context.encoder, context.clusterer, context.views)]
 
 
 @functools.cache
 def learning_code() -> str:
-    """A sum of the sources that decide what a stage learns: what others made is not taken for theirs."""
+    """A digest of the sources that determine what a stage learns: other versions do not share its results."""
     root = Path(__file__).parents[1]
     files = [root / "options.py", *(path for name in LEARNING for path in sorted((root / name).glob("*.py")))]
     return _digest([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
@@ -52,9 +52,9 @@ def _digest(described: Any) -> str:
 
 
 def _functions(kinds: Iterable[type]) -> list[Any]:
-    """What objects of these kinds do: the functions of each class, and of those it is made from, by name.
+    """What objects of these classes do: the functions of each class and of its bases, by name.
 
-    Not of classes that come with a library: these do not change under a user's hands.
+    Library classes are left out: they do not change between two runs of the user's code.
     """
     classes = {one for kind in kinds for one in kind.__mro__ if one.__module__.split(".")[0] not in LIBRARIES}
     out = []
@@ -67,7 +67,7 @@ def _functions(kinds: Iterable[type]) -> list[Any]:
 
 
 def _described(value: Any, depth: int) -> Any:
-    """A value for JSON: of functions their code and what it holds on to, of objects what they hold."""
+    """A value for JSON: for a function its code and closure, for an object its attributes."""
     if depth > DEEPEST:
         return ""
     if value is None or isinstance(value, PLAIN):

@@ -1,4 +1,4 @@
-"""The three stages in a row, and what they say of every sample."""
+"""The three stages in order, and the label and confidence of every sample."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from cdknet.training.problem import Problem
 
 
 class Stages(NamedTuple):
-    """What the stages made, one after the other."""
+    """The results of the stages."""
 
     pretraining: Pretraining
     discovery: Discovery
     model: Model
     blueprint: Blueprint
-    novel: Tensor | None = None  # (n',) which unlabelled samples were taken for new ones; None: all of them
-    cut_short: bool = False  # stage 3 ended before its time
+    novel: Tensor | None = None  # (n',) which unlabelled samples count as new ones; None: all of them
+    cut_short: bool = False  # stage 3 was stopped early
 
 
 def run_stages(problem: Problem, plan: FitPlan, context: FitContext) -> Stages:
@@ -99,7 +99,7 @@ def build(problem: Problem, plan: FitPlan, context: FitContext) -> tuple[Network
 
 
 def check_growth(plan: FitPlan, context: FitContext) -> None:
-    """Raise if the network of a plan cannot be expanded as it says."""
+    """Raise if the network of a plan cannot be expanded as planned."""
     if plan.options.expansion == "all":
         with seeded(0):
             name = plan.options.network
@@ -121,7 +121,7 @@ def _novel_ones(network: Network, problem: Problem, options: PretrainedOptions, 
 
 
 def _unexpanded(problem: Problem, discovery: Discovery, plan: FitPlan, seed: int) -> Model:
-    """The model without expansion: every class is its mean in feature space, or a vote of its samples."""
+    """The model without expansion: nearest class mean in feature space, or a vote of neighbours."""
     normalize = plan.on_sphere
     z = embed(discovery.network, problem.inputs, problem.old_rows, normalize=normalize).features
     n_old, n_new = problem.n_old_classes, len(discovery.centers)
@@ -143,19 +143,19 @@ DEFAULT_NEIGHBORS = 15
 
 
 def voters(z: Tensor, labels: Tensor, n_classes: int, neighbors: int, seed: int) -> Neighbors:
-    """A vote of neighbours, among at most `MOST_VOTERS` of these samples."""
+    """A classifier by vote of neighbours, among at most `MOST_VOTERS` of these samples."""
     draw = torch.Generator().manual_seed(derive_seed(seed, "voters"))
     some = torch.randperm(len(z), generator=draw)[:MOST_VOTERS].sort().values
     return Neighbors(z[some], labels[some], n_classes, neighbors)
 
 
 class Verdict(NamedTuple):
-    """What a fit says of each sample of X."""
+    """The answer of a fit for each sample of X."""
 
     labels: NDArray[np.int64]  # (n,) old classes, then new ones
     confidence: NDArray[np.float32]  # (n,) 1 where the label was given
     embedding: NDArray[np.float32]  # (n, d)
-    pseudo_labels: NDArray[np.int64]  # of the unlabelled rows; -1: taken for an old class
+    pseudo_labels: NDArray[np.int64]  # of the unlabelled rows; -1: classified as old
     given_accuracy: float
 
 
@@ -165,9 +165,10 @@ def judge(
     targets: NDArray[np.int64],
     calibrated: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None,
 ) -> Verdict:
-    """Labels and confidences. `calibrated` maps raw confidences to probabilities, where that was learned.
+    """Labels and confidences. `calibrated` maps raw confidences to probabilities, if it was learned.
 
-    Unlabelled samples are of new classes, so only those compete for them; unless they were taken for old.
+    Unlabelled samples are assumed to be of new classes, so only new classes compete for them, unless the
+    novelty detector found them old.
     """
     n_old, n_new = stages.blueprint.n_old_classes, stages.blueprint.n_new_classes
     discovery, found_by_2 = stages.discovery, stages.discovery.pseudo_labels.numpy()
@@ -179,12 +180,12 @@ def judge(
     pseudo[novel[~given]] = found_by_2
     features, logits = stages.model.apply(Inputs(X))
     found = logits[:, n_old:].argmax(dim=1).numpy()
-    if stages.model.classifier is not None or stages.cut_short:  # without all of stage 3, stage 2 stands
+    if stages.model.classifier is not None or stages.cut_short:  # without a complete stage 3, use stage 2
         found[novel] = found_by_2
     old = logits[:, :n_old]
     labels = np.where(given, targets, np.where(novel, n_old + found, old.argmax(dim=1).numpy()))
     rows = torch.from_numpy(np.flatnonzero(novel))
-    z = features[rows]  # of stage 2, which is the last one without expansion
+    z = features[rows]  # of stage 2, which is the last stage without expansion
     if discovery.network is not stages.model.network:
         z = embed(discovery.network, Inputs(X), rows, normalize=stages.model.normalize).features
     raw = raw_confidence(z, found[novel], n_new)

@@ -1,4 +1,4 @@
-"""What a fit means, decided once: behind `resolve` nothing is "auto" and nothing is unset."""
+"""Every choice of a fit, made once: after `resolve` nothing is "auto" and nothing is unset."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FitPlan:
     options: MethodOptions  # all of them set
     shape: tuple[int, ...]  # of a sample
     n_old_classes: int
-    tunes_if_room: bool = False  # only where the time budget leaves room for it
+    tunes_if_room: bool = False  # only if the time budget leaves room for it
     own_parts: frozenset[str] = frozenset()  # which of encoder, clusterer and views are the user's
 
     @property
@@ -56,7 +56,7 @@ class FitPlan:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """What "auto" stands for, as a user is shown it."""
+        """What "auto" stands for, as shown to the user."""
         out = {"network": "encoder" if "encoder" in self.own_parts else self.options.network}
         out["precision"] = self.options.precision
         for name in ("views", "lead") if hasattr(self.options, "lead") else ():
@@ -64,12 +64,12 @@ class FitPlan:
         return out
 
     def views_of_stage_3(self, context: FitContext) -> Views | None:
-        """The views that stage 3 shows; None for methods that know none."""
+        """The views that stage 3 shows; None for methods without views."""
         name = getattr(self.options, "views", None)
         return None if name is None or not self.method.shows_views else view_function(name, context.views)
 
     def budget(self) -> Budget | None:
-        """The time of the fit, divided over its stages; None where it is unbounded."""
+        """The time budget of the fit, divided over its stages; None without a budget."""
         seconds = seconds_of(self.options.time_budget)
         return None if seconds is None else self.budget_of(seconds, tunes=self.tunes)
 
@@ -98,12 +98,12 @@ class FitPlan:
 
 
 def check_options(params: Mapping[str, Any], encoder: Any = None, clusterer: Any = None) -> MethodOptions:
-    """The options of the method that `params` name, if they go together. Before any data are read."""
+    """The options of the method that `params` name, checked for consistency before any data are read."""
     params = {k: v.item() if isinstance(v, np.generic) else v for k, v in params.items()}
     check_choice("method", params["method"], METHODS)
     method = method_of(params["method"])
     if callable(params.get("views")):
-        params["views"] = "auto"  # an option's value; the function itself is a part of the user's
+        params["views"] = "auto"  # the value of the option; the function itself is one of the user's own parts
     check_values(params)
     options: MethodOptions = method.options.named(params)
     if options.n_new_classes is None:
@@ -129,7 +129,7 @@ def check_options(params: Mapping[str, Any], encoder: Any = None, clusterer: Any
 def resolve(
     params: Mapping[str, Any], shape: tuple[int, ...], n_old_classes: int, context: FitContext
 ) -> FitPlan:
-    """The plan of a fit: of its parameters, samples of a shape, and a number of old classes."""
+    """The plan of a fit, from its parameters, the shape of a sample and the number of old classes."""
     options = check_options(params, context.encoder, context.clusterer)
     method, kind = method_of(params["method"]), kind_of(shape)
     options = method.resolve(options, Situation(kind, n_old_classes, context.clusterer is not None))
@@ -178,12 +178,12 @@ def _precision(options: MethodOptions, method: Method[Any], context: FitContext)
 
 
 def device_of(device: str) -> torch.device:
-    """The device of that name, if it is there; auto: a GPU if there is one."""
+    """The device of that name, if it exists; auto: a GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-        torch.empty(0, device=chosen)  # is it there?
+        torch.empty(0, device=chosen)  # does it exist?
     except (RuntimeError, TypeError, AssertionError, NotImplementedError):
         raise ValueError(
             f"device must be auto, cpu, cuda or cuda:N, and be there. Got {device!r}. Use auto or cpu."

@@ -18,11 +18,11 @@ from cdknet.training.problem import Problem, batches, stratified
 
 
 class Pretraining(NamedTuple):
-    """What stage 1 learned."""
+    """The result of stage 1."""
 
     network: Network
-    best_epoch: int  # the epoch whose weights these are
-    validation_accuracy: float | None  # on held-out old samples; None where none could be held out
+    best_epoch: int  # the epoch whose weights were selected
+    validation_accuracy: float | None  # on held-out old samples; None if there are none
 
 
 @dataclass
@@ -40,9 +40,9 @@ def pretrain(
     """Stage 1, section V.B: cross-entropy on the old classes, by Adam.
 
     A share of each old class is held out. Training stops when the accuracy on it is `enough`, or has not
-    risen for `patience` epochs; the best epoch's weights are selected. These features are a start for stage
-    2: the longer they are trained on old classes, the less they separate new ones. Without `early_stopping`
-    every epoch is run, as in the paper, and the last weights are selected.
+    risen for `patience` epochs; the best epoch's weights are selected. These features are only a starting
+    point for stage 2: the longer they are trained on old classes, the less they separate new ones. Without
+    `early_stopping`, all epochs are run, as in the paper, and the last weights are selected.
     """
     network = copy.deepcopy(network)
     optimizer = torch.optim.Adam(network.trainable(), lr=options.learning_rate)

@@ -1,10 +1,12 @@
-"""Teach a run what a person said of it: stage 3 once more, on the reviewed labels.
+"""Refine a run after a review: stage 3 again, on the reviewed labels.
 
-The network goes on from where the run left it. A class that is still there keeps its output, its name and
-its id; one that the review made gets a fresh output; one that it took away loses it. Labels stay as reviewed:
-where the new network disagrees, the sample's confidence is low, and the explorer shows it among the unsure.
+Training continues from the network of the run. A class that still exists keeps its output, its name and its
+id. A class that the review created gets a new output, and one that it removed loses its output. Labels stay
+as reviewed: where the new network disagrees, the sample's confidence is low, and the explorer lists it among
+the unsure ones.
 
-`python -m cdknet.fit.refine RUN OUT` does it with progress as lines of JSON, for the page.
+`python -m cdknet.fit.refine RUN OUT` does the same, and prints its progress as lines of JSON for the
+explorer.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from cdknet.training.problem import Problem
 
 @dataclass(frozen=True)
 class Lesson:
-    """A review in the terms of a training: classes in the order of the outputs, and one target per sample."""
+    """A review as training data: classes in the order of the outputs, and one target per sample."""
 
     ids: list[int]  # class ids, old classes first
     names: list[str]
@@ -77,7 +79,7 @@ class Lesson:
         return len(self.ids) - self.n_old
 
     def problem(self, X: NDArray[Any], given: NDArray[np.bool_]) -> tuple[Problem, Tensor]:
-        """Given samples of old classes are replayed in part; all others are shown each epoch."""
+        """Samples of old classes with a given label are replayed in part; all others are shown each epoch."""
         replayed = given & (self.targets >= 0) & (self.targets < self.n_old)
         shown = (self.targets >= 0) & ~replayed
         if not replayed.any():
@@ -98,9 +100,9 @@ def refine(
     watchers: Sequence[Watcher] = (),
     force: bool = False,
 ) -> Path:
-    """Write the run `out`: `folder` trained again on its reviewed labels. Called again, it goes on.
+    """Write the run `out`: `folder`, trained again on its reviewed labels. Call it again to resume it.
 
-    `samples` stand in for those that the run does not hold; `encoder` is needed where the run had one.
+    `samples` are needed if the run does not hold them, `encoder` if the run had one.
     """
     folder, out = Path(folder), Path(out)
     check_target(out, force)
@@ -128,7 +130,7 @@ def refine(
                 f"{unfinished} must be an unfinished refinement of {folder}, or not be there. Got another "
                 "job or other files. Finish that one, delete it, or choose another --out."
             ) from None
-        shutil.rmtree(unfinished)  # it was started on an older state of the review
+        shutil.rmtree(unfinished)  # it was started from an older state of the review
         checkpoint = FolderCheckpoint(unfinished, job)
     history = History(watchers)
     seed = derive_seed(before.seed, "refine")
@@ -147,14 +149,14 @@ def refine(
     refined = to_run(after, opened.ids, config)
     kept = storable(opened.samples)
     refined = replace(illustrated(refined, opened.samples), samples=kept)
-    history.progress("map", 1, 1)  # the last moment to interrupt it
+    history.progress("map", 1, 1)  # the last chance to interrupt it
     write_run(out, refined, force=force, review=_carried_over(refined, journal.review, lesson))
     shutil.rmtree(unfinished, ignore_errors=True)
     return out
 
 
 def _is_job(unfinished: Path, of: dict[str, str]) -> bool:
-    """Whether the folder holds a job that says all this of itself."""
+    """Whether the folder holds a job with all these properties."""
     try:
         kept = json.loads((unfinished / "job.json").read_bytes())
     except (OSError, ValueError):
@@ -163,7 +165,7 @@ def _is_job(unfinished: Path, of: dict[str, str]) -> bool:
 
 
 def taught(before: FitResult, opened: OpenedRun, lesson: Lesson, context: FitContext) -> FitResult:
-    """The result of a run after stage 3 on the reviewed classes: a new one."""
+    """The new result of a run, after stage 3 on the reviewed classes."""
     assert opened.samples is not None
     inputs, plan, model = Inputs(opened.samples), before.plan, before.model
     blueprint = before.blueprint._replace(n_new_classes=lesson.n_new)
@@ -176,7 +178,7 @@ def taught(before: FitResult, opened: OpenedRun, lesson: Lesson, context: FitCon
     else:
         model = model._replace(classifier=_classifier(model.classifier, opened, lesson, context.seed))
     features, logits = model.apply(inputs)
-    # A rejected sample needs some label in the file; it is rejected again by the journal.
+    # A rejected sample needs some label in the file; the journal rejects it again.
     labels = np.where(lesson.targets >= 0, lesson.targets, logits.argmax(dim=1).numpy())
     probability = torch.softmax(logits, dim=1).numpy()[np.arange(len(labels)), labels]
     spent = {stage: round(seconds, 2) for stage, seconds in context.history.spent.items()}
@@ -200,7 +202,7 @@ def taught(before: FitResult, opened: OpenedRun, lesson: Lesson, context: FitCon
 def _with_outputs(
     network: Network, blueprint: Blueprint, context: FitContext, opened: OpenedRun, lesson: Lesson
 ) -> Network:
-    """A copy of the network with one output per reviewed class: the class's own where it had one, or new."""
+    """A copy of the network with one output per reviewed class: its own if it had one, else a new one."""
     with seeded(derive_seed(context.seed, "outputs")):
         fresh = blueprint.build(context.encoder)
     state = {name: weight.detach().cpu().clone() for name, weight in network.state_dict().items()}
@@ -216,7 +218,7 @@ def _with_outputs(
 
 
 def _growth(network: Network, expansion: str) -> Growth:
-    """Which weights learn at the full rate: those of the layers that stage 3 had grown."""
+    """Which weights learn at the full rate: those of the layers that stage 3 grew."""
     layers = {"last": [network.head], "last-two": [network.penultimate, network.head]}.get(expansion)
     fast = {id(w) for layer in layers for w in layer.parameters()} if layers else None
     weights = network.trainable()
@@ -226,7 +228,7 @@ def _growth(network: Network, expansion: str) -> Growth:
 
 
 def _classifier(before: Classifier, opened: OpenedRun, lesson: Lesson, seed: int) -> Classifier:
-    """Without outputs nothing is trained: centres are the means of the reviewed classes, voters vote anew."""
+    """Without outputs nothing is trained: centres and voters are computed again from the reviewed classes."""
     known = np.flatnonzero(lesson.targets >= 0)
     z = torch.from_numpy(opened.features[known])
     targets = torch.from_numpy(lesson.targets[known])
@@ -238,7 +240,7 @@ def _classifier(before: Classifier, opened: OpenedRun, lesson: Lesson, seed: int
 
 
 def _class_names(names: Sequence[str], before: NDArray[Any]) -> NDArray[Any]:
-    """Names as the run had them: whole numbers stay whole numbers if all of them still are."""
+    """Names of the type that the run had: whole numbers stay whole numbers if all names still are."""
     if before.dtype.kind == "i" and all(name.isascii() and name.isdigit() for name in names):
         numbers = np.array([int(name) for name in names])
         if [str(n) for n in numbers.tolist()] == list(names):
@@ -247,7 +249,7 @@ def _class_names(names: Sequence[str], before: NDArray[Any]) -> NDArray[Any]:
 
 
 def _carried_over(run: Run, review: Review, lesson: Lesson) -> bytes | None:
-    """The first lines of the new run's journal, with what labels cannot say: notes and rejected samples."""
+    """The first lines of the new run's journal: notes and rejected samples, which labels do not express."""
     actions: list[dict[str, Any]] = [
         {"kind": "note", "class": i, "text": review.classes[i].note}
         for i in lesson.ids
@@ -284,7 +286,7 @@ class _Lines:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """RUN OUT [SAMPLES.npy]: what the explorer starts for its button."""
+    """RUN OUT [SAMPLES.npy]: the command that the explorer starts."""
     run, out, *samples = arguments
     keep_freed_memory()
     try:

@@ -15,10 +15,10 @@ from cdknet.nets.network import Network
 
 @dataclass(frozen=True)
 class FitResult:
-    """What the estimator copies into its attributes, and what a run folder holds (`cdknet.fit.codec`)."""
+    """The source of the estimator's attributes and of a run folder (`cdknet.fit.codec`)."""
 
     plan: FitPlan
-    params: dict[str, Any]  # as given; `tuning` says what was chosen in their place
+    params: dict[str, Any]  # as given; `tuning` has what was selected instead
     seed: int
     classes: NDArray[Any]  # names: old ones, then new ones
     model: Model
@@ -27,17 +27,17 @@ class FitResult:
     given: NDArray[np.bool_]  # (n,) the label was given
     confidence: NDArray[np.float32]  # (n,)
     embedding: NDArray[np.float32]  # (n, d) features
-    pseudo_labels: NDArray[np.int64]  # of the unlabelled rows, after stage 2; -1: taken for an old class
+    pseudo_labels: NDArray[np.int64]  # of the unlabelled rows, after stage 2; -1: classified as old
     spectral_embedding: NDArray[Any] | None  # U
-    spectral_rows: NDArray[np.int64] | None  # the rows that U is about
+    spectral_rows: NDArray[np.int64] | None  # the rows of X that the rows of U belong to
     validation_accuracy: float | None  # of stage 1
-    given_accuracy: float | None  # share of the given labels that `predict` answers with
+    given_accuracy: float | None  # share of the given labels that `predict` reproduces
     chosen: dict[str, str]  # what "auto" stood for
     history: list[dict[str, Any]]
     spent: dict[str, float]  # seconds of each stage
     calibration: dict[str, Any]
     tuning: dict[str, Any] | None
-    stage_networks: dict[str, Network] = field(default_factory=dict)  # not in a loaded one
+    stage_networks: dict[str, Network] = field(default_factory=dict)  # empty in a loaded result
 
     @property
     def n_new_classes(self) -> int:
@@ -45,7 +45,7 @@ class FitResult:
 
     @property
     def names(self) -> NDArray[Any]:
-        """(n,) the label of each sample by its name."""
+        """(n,) the class name of each sample."""
         named: NDArray[Any] = self.classes[self.labels]
         return named
 
@@ -58,5 +58,5 @@ class FitResult:
 
     @property
     def overall_confidence(self) -> float:
-        """The share of the unlabelled samples that are expected to be right."""
+        """The expected share of unlabelled samples whose label is right."""
         return float(self.confidence[~self.given].mean(dtype=np.float64))

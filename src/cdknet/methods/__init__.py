@@ -1,8 +1,8 @@
 """The methods, one file each: how new classes are found.
 
-Each file has a `METHOD` (`base.Method`): what it reads, its stages and its discover function. Stages 1 and 3
-are the same for all, so that a table compares what differs. A new method is a file of that form and a line in
-`cdknet.options.METHODS`.
+Each file has a `METHOD` (`base.Method`): the options it reads, its stages and its discover function. Stages 1
+and 3 are the same for all methods, so that comparisons only show the difference in stage 2. To add a method,
+add such a file and a line in `cdknet.options.METHODS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a method is."""
+"""The interface of a method."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ M = TypeVar("M", bound=MethodOptions)
 
 
 class Discovery(NamedTuple):
-    """What stage 2 found."""
+    """The result of stage 2."""
 
     network: Network
     pseudo_labels: Tensor  # (n',) cluster of each unlabelled row, 0 ... n_new_classes - 1
     centers: Tensor  # (n_new_classes, d) mean features of the clusters
-    votes: bool = False  # a sample's class is voted by its neighbours, not given by the nearest centre
+    votes: bool = False  # a sample is classified by a vote of its neighbours, not by the nearest centre
     U: Tensor | None = None  # (n1 + n1', r) the last spectral embedding, where the method has one
-    U_rows: Tensor | None = None  # (n1 + n1',) the rows of X that U is about
+    U_rows: Tensor | None = None  # (n1 + n1',) the rows of X that the rows of U belong to
     sigma: float | None = None
 
 
@@ -45,7 +45,7 @@ class Situation(NamedTuple):
 
 @dataclass
 class Found:
-    """The clusters, once they are there: for methods that remember no more between epochs."""
+    """The clusters, once found: for methods that remember nothing else between epochs."""
 
     labels: Tensor | None = None
     centers: Tensor | None = None
@@ -57,7 +57,7 @@ class Found:
 
 
 def with_rate(options: M, situation: Situation) -> M:
-    """The options with the learning rate of stage 2 set: that of all stages."""
+    """The options with the learning rate of stage 2 set; by default it is that of all stages."""
     rate = getattr(options, "discover_learning_rate", None) or options.learning_rate
     return replace(options, discover_learning_rate=rate)  # type: ignore[call-arg]
 
@@ -70,9 +70,9 @@ def _as_given(options: M, situation: Situation) -> M:
 class Method(Generic[M]):
     """A method: its name, what it reads, and how it discovers.
 
-    `discover` is given a network (after stage 1, if the method has one), leaves it untouched and returns a
-    new one. It can be interrupted and resumed: see `cdknet.training.loop`. `resolve` sets the options of its
-    own that are not set; behind it nothing is "auto" or None.
+    `discover` gets a network (after stage 1, if the method has one), does not change it and returns a new
+    one. It can be interrupted and resumed: see `cdknet.training.loop`. `resolve` sets the method's own
+    options that the user left unset. After it nothing is "auto" or None.
     """
 
     name: str
@@ -81,14 +81,14 @@ class Method(Generic[M]):
     discover: Callable[[Network, Problem, M, FitContext], Discovery]
     resolve: Callable[[M, Situation], M] = _as_given
     network: str = "paper"  # what network "auto" stands for
-    pretrains: bool = True  # it has a stage 1; else it learns the old classes beside the new ones
+    pretrains: bool = True  # it has a stage 1; else it learns the old classes in stage 2
     shows_views: bool = False  # stage 3 shows augmented views
     is_fast: bool = False  # precision "auto" stands for the fastest one
-    clusterings: tuple[str, ...] = ()  # values of `readout` that only cluster the same features otherwise
+    clusterings: tuple[str, ...] = ()  # values of `readout` that share the same features
     looks_at_samples: bool = False  # "agreed" also looks at the samples, where they are vectors
     tunable: tuple[str, ...] = ()  # options that tuning may change
-    untrained: bool = False  # it can also work on the samples as they are (network "none" or "pca")
-    counts_vary: bool = False  # a clusterer is asked for several numbers of classes
+    untrained: bool = False  # it can also work on the samples themselves (network "none" or "pca")
+    counts_vary: bool = False  # a clusterer is asked for different numbers of classes
 
     @property
     def stages(self) -> tuple[str, ...]:

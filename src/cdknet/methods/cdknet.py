@@ -1,4 +1,4 @@
-"""CD-KNet, the paper's method: Algorithm 1, whole, in `discover`."""
+"""CD-KNet, the paper's method. `discover` is Algorithm 1."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from cdknet.training.problem import Problem, batches, endless_batches, subsample
 
 @dataclass
 class Turn:
-    """Where the alternation stands."""
+    """The state of the alternation between network and U."""
 
     U: Tensor  # (n1 + n1', r)
     sigma: float  # width of the kernel
 
 
 def discover(network: Network, problem: Problem, options: CDKNetOptions, context: FitContext) -> Discovery:
-    """Stage 2, section V.C: Algorithm 1, then clusters of f(X_u), by k-means unless `readout` says otherwise.
+    """Stage 2, section V.C: Algorithm 1, then clusters of f(X_u), by k-means unless `readout` is set.
 
     maximise  HSIC(f(X), U) + λ HSIC(f(X_l), Y)  over the network and UᵀU = I, Eq. (9),
 
-    by turns: one epoch of gradient ascent on the network while U rests, then the U step in closed form while
-    the network rests. X is a subsample of old and new rows.
+    alternately: one epoch of gradient ascent on the network with U fixed, then the U step in closed form with
+    the network fixed. X is a subsample of old and new rows.
     """
     network = copy.deepcopy(network)  # f_theta
     X = kernel_rows(problem, options, context.seed)
@@ -112,14 +112,14 @@ def kernel_rows(problem: Problem, options: CDKNetOptions, seed: int) -> KernelRo
 def spectral_step(
     network: Network, problem: Problem, X: KernelRows, options: CDKNetOptions, loop: Loop
 ) -> Turn:
-    """U and the kernel's width for the features as they are now."""
+    """U and the kernel's width, for the current features."""
     z = embed(network, problem.inputs, X.rows, normalize=options.normalize_features).features
     try:
         sigma = options.sigma_scale * median_distance(z)
     except ValueError as collapsed:
         raise FloatingPointError(
             f"Stage discover, epoch {loop.done_epochs + 1}: {collapsed} "
-            + ("Lower discover_learning_rate." if loop.done_epochs else "Are the samples of X all alike?")
+            + ("Lower discover_learning_rate." if loop.done_epochs else "Are all samples of X the same?")
         ) from None
     if options.kernel == "neighbors":
         return Turn(neighbor_embedding(z, X.r, neighbors=options.neighbors).vectors, sigma)
@@ -128,20 +128,20 @@ def spectral_step(
 
 
 def cluster_term(z: Tensor, U: Tensor, sigma: float, *, n_rows: int) -> Tensor:
-    """HSIC(f(X), U) of a batch, the first term of Eq. (9): n HSIC(K̃, N U Uᵀ), where U is a part of N rows.
+    """HSIC(f(X), U) of a batch, the first term of Eq. (9): n HSIC(K̃, N U Uᵀ), U a batch of N rows.
 
-    K̃ is degree-normalised, Eqs. (5)-(6). With UᵀU = I to the letter it would shrink as 1/n²; times the
-    batch and the length of U it is the sum of the r top eigenvalues of the centred K̃: r - 1 when every
-    class is one point.
+    K̃ is degree-normalised, Eqs. (5)-(6). With UᵀU = I taken literally, the term would shrink as 1/n².
+    Multiplied by the batch size and the number of rows of U, it is the sum of the r top eigenvalues of the
+    centred K̃: r - 1 when every class is one point.
     """
     return len(z) * hsic_normalized(gaussian_kernel(z, sigma), Factor(math.sqrt(n_rows) * U))
 
 
 def label_term(z: Tensor, Y: Tensor, sigma: float, *, n_classes: int) -> Tensor:
-    """HSIC(f(X_l), Y) of a batch, the second term of Eq. (9): r HSIC(K, Y Yᵀ), K as it is (section IV.A).
+    """HSIC(f(X_l), Y) of a batch, the second term of Eq. (9): r HSIC(K, Y Yᵀ), K unnormalised (sec. IV.A).
 
-    Times r, as the rows of √N U have a squared length of r in the mean and those of Y have 1: so λ weighs
-    rows of equal length, however many classes there are.
+    The factor r is there because the rows of √N U have a mean squared length of r, and those of Y have 1. So
+    λ weighs rows of equal length, however many classes there are.
     """
     return n_classes * hsic(gaussian_kernel(z, sigma), Factor(Y))
 

@@ -28,18 +28,18 @@ from cdknet.training.problem import Problem, endless_batches, subsample
 SIGMA = 0.5  # width of the kernel on the unit sphere
 WEIGHT_DECAY = 1e-4
 BUDGET_STEPS = 10  # most steps per epoch under a time budget
-LEAD_BATCH = 256  # most samples per step where old labels lead: more steps do better than larger ones
-MANY = 30  # old classes whose labels alone teach what to look at
+LEAD_BATCH = 256  # most samples per step where old labels lead: more steps work better than larger batches
+MANY = 30  # from this many old classes, labels alone teach good features
 PEAK = 2.0  # the learning rate rises to this many times `learning_rate`, then falls to 0
-KNOWN = 2000  # old samples by which the length of features is measured
+KNOWN = 2000  # old samples on which the length of features is measured
 
 
 @dataclass
 class Progress:
-    """What has to be remembered between epochs."""
+    """The state between epochs."""
 
-    grouped: bool = False  # heads have learned
-    U: Tensor | None = None  # (n, r), with `spectral_weight` alone
+    grouped: bool = False  # the heads have been trained
+    U: Tensor | None = None  # (n, r), only with `spectral_weight`
 
 
 def discover(
@@ -49,18 +49,18 @@ def discover(
 
     maximise  mu [HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z))] - λ/10 L(labels) - L(heads) + nu HSIC(Z, U)
 
-    over the network, Z its features of views on the unit sphere. For `view_steps` steps the targets are the
-    old labels and the identity of a sample across its views; or, where the labels lead (`resolve`), the
-    labels alone, for `label_epochs` epochs over the old samples. Then, for `head_steps` steps, also the
-    balanced answers of heads (`heads`) and, with `spectral_weight` nu > 0, U (from a neighbour graph of new
-    samples, made afresh each epoch).
+    over the network. Z are its features of augmented views, on the unit sphere. For `view_steps` steps the
+    targets are the old labels and the identity of a sample across its views. Where the labels lead
+    (`resolve`), the labels are the only target, for `label_epochs` epochs over the old samples. Then, for
+    `head_steps` steps, the balanced outputs of heads (`heads`) are also targets and, with `spectral_weight`
+    nu > 0, U (from a neighbour graph of new samples, recomputed each epoch).
 
-    It starts from a network that has not been trained on the old classes alone, unless there are many: such a
-    network no longer sees what separates new ones. The old labels enter as cross-entropy and not as
-    HSIC(Z_l, Y): that draws each old class together into a point, and with it what is near it.
+    Unless there are many old classes, it starts from a network that was not trained on them alone: such a
+    network no longer sees what separates new ones. The old labels enter as cross-entropy and not as HSIC(Z_l,
+    Y), which would collapse each old class into a point, together with the samples near it.
 
-    The pseudo-labels are what several clusterings of Z agree on (`agreed_labels`), not what the heads say,
-    each of which may cut across a class.
+    The pseudo-labels are the consensus of several clusterings of Z (`agreed_labels`), not the outputs of the
+    heads, since a single head may split a class.
     """
     network = copy.deepcopy(network)
     m_u, nu = options.n_new_classes, options.spectral_weight
@@ -80,13 +80,13 @@ def discover(
         return problem.inputs.take(rows, network.device)
 
     def features(samples: list[Tensor], generator: torch.Generator) -> Tensor:
-        """Z of a view of each of these samples."""
+        """Z of one view of each of these samples."""
         return unit_length(network.features(torch.cat([view(part, generator) for part in samples])))
 
     while loop.goes_on(plan.epochs):
         with loop.epoch() as epoch:
             network.train()
-            grouping = loop.share() >= plan.turn  # heads and U have a say
+            grouping = loop.share() >= plan.turn  # heads and U are targets, too
             alone = plan.labels_lead and not grouping
             progress.grouped = grouping
             if grouping and nu > 0:  # the U step, on a neighbour graph
@@ -128,7 +128,7 @@ def discover(
             return Clusters(labels, class_means(z, labels, m_u), votes=False)
         looks = how == "agreed" and own is None
         samples = as_vectors(network, problem.inputs, problem.new_rows) if looks else None
-        how = "k-means" if how == "heads" else how  # there was no time for heads to learn
+        how = "k-means" if how == "heads" else how  # there was no time to train the heads
         return cluster_features(z, m_u, how, own, samples, **settings)
 
     found = once(context.checkpoint, "cluster", Clusters, clusters)
@@ -145,14 +145,14 @@ def view_and_label_terms(
     *,
     grouping: bool,
 ) -> dict[str, Term]:
-    """All terms but HSIC(Z, U): z are two views of new samples (or none), z_old one of old ones."""
+    """All terms but HSIC(Z, U). z are two views of new samples (or none), z_old one view of old ones."""
     lam, mu = options.label_weight / 10, options.view_weight
     terms = {}
     if mu > 0 and len(z):
         by_hsic = options.view_term == "hsic"
         agreement = view_agreement(z, options.collapse_weight) if by_hsic else -contrastive_loss(z)
         terms["views"] = Term(agreement, mu)
-    if grouping and options.heads > 0:  # these see to the labels, too
+    if grouping and options.heads > 0:  # their loss includes the labels
         losses = head_losses(heads, z, z_old, targets, lam, options.head_targets)
         terms["heads"] = Term(-losses.mean())
     elif lam > 0:
@@ -165,7 +165,7 @@ class Schedule(NamedTuple):
 
     labels_lead: bool
     epochs: int
-    turn: float  # share of the epochs after which heads and U have a say
+    turn: float  # share of the epochs after which heads and U are targets, too
     steps: int  # per epoch
     steps_alone: int  # per epoch on labels alone
     new_size: int  # samples per step
@@ -176,14 +176,14 @@ class Schedule(NamedTuple):
 def schedule(problem: Problem, options: CDKNetPlusOptions, *, timed: bool) -> Schedule:
     """Batches, steps and epochs for a problem; epochs are short under a time budget (`timed`)."""
     labels_lead = options.lead == "labels"
-    # A batch is at most a third of the samples: in larger ones nothing changes from step to step.
+    # A batch is at most a third of the samples: larger batches would hardly differ from step to step.
     most = min(options.view_batch_size, LEAD_BATCH) if labels_lead else options.view_batch_size
     new_size, lead_size = (
         min(most, max(len(rows) // 3, 64)) for rows in (problem.new_rows, problem.old_rows)
     )
     old_size = new_size if labels_lead else new_size // 2
     steps = max(1, math.ceil(len(problem.new_rows) / new_size))  # once over the new samples
-    if timed:  # a stage is over at the end of an epoch
+    if timed:  # a stage can only stop at the end of an epoch
         steps = min(steps, BUDGET_STEPS)
     steps_alone, first = 0, math.ceil(options.view_steps / steps)
     if labels_lead:  # an epoch takes as long as one with new samples
@@ -191,14 +191,14 @@ def schedule(problem: Problem, options: CDKNetPlusOptions, *, timed: bool) -> Sc
         first = math.ceil(options.label_epochs * len(problem.old_rows) / lead_size / steps_alone)
     epochs = first
     asked = options.view_weight > 0 or options.heads > 0 or options.spectral_weight > 0
-    if not labels_lead or asked:  # new samples have a say
+    if not labels_lead or asked:  # new samples are used, too
         epochs += math.ceil(options.head_steps / steps)
     turn = first / max(epochs, 1)
     return Schedule(labels_lead, epochs, turn, steps, steps_alone, new_size, old_size, lead_size)
 
 
 def know_old_classes(network: Network, heads: Heads, problem: Problem) -> None:
-    """Give the network's own outputs the heads' directions of old classes: it then knows them too."""
+    """Copy the heads' directions of old classes into the network's own outputs, so that it predicts them."""
     rows = problem.old_rows[:KNOWN]
     length = embed(network, problem.inputs, rows, normalize=False).features.norm(dim=1).mean()
     with torch.no_grad():
@@ -207,12 +207,12 @@ def know_old_classes(network: Network, heads: Heads, problem: Problem) -> None:
 
 
 def resolve(options: CDKNetPlusOptions, situation: Situation) -> CDKNetPlusOptions:
-    """The options with `lead`, `view_weight`, `heads` and the learning rate set as suits the problem.
+    """The options with `lead`, `view_weight`, `heads` and the learning rate set to suit the problem.
 
-    A few old classes teach a network to look at what separates these and at nothing else; many teach it to
-    look at what separates classes. What stays the same across views of a picture is what it shows. Of a
-    recording it is the message, and what is wanted is the sender: there the labels alone say what counts.
-    Of a vector with some features replaced nobody knows what it is: its views count less.
+    A few old classes teach a network to look only at what separates these; many teach it to look at what
+    separates classes in general. What stays the same across views of an image is the object it shows. For a
+    recording it is the message, but we want the transmitter: there only the labels show what matters. A
+    vector with some features replaced may no longer belong to its class: its views count less.
     """
     lead, iq = options.lead, situation.kind is SampleKind.IQ
     if lead == "auto":
@@ -236,19 +236,19 @@ def resolve(options: CDKNetPlusOptions, situation: Situation) -> CDKNetPlusOptio
 def view_agreement(z: Tensor, gamma: float) -> Tensor:
     """HSIC(Z, identity) - gamma sqrt(HSIC(Z, Z)): rows are first views, then second views."""
     K = gaussian_kernel(z, SIGMA)
-    crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no slope where all features are one
+    crowding = hsic(K, K).clamp_min(1e-12).sqrt()  # no gradient where all features coincide
     return identity_dependence(K) - gamma * crowding
 
 
 def contrastive_loss(z: Tensor, temperature: float = 0.5) -> Tensor:
-    """NT-Xent (Chen et al. 2020): which of all other rows is the other view of the same sample?"""
+    """NT-Xent (Chen et al. 2020): find the other view of the same sample among all other rows."""
     n = len(z) // 2
     logits = (z @ z.T / temperature).fill_diagonal_(-math.inf)
     return nn.functional.cross_entropy(logits, torch.arange(2 * n, device=z.device).roll(n))
 
 
 def one_cycle(share: float) -> float:
-    """Learning rate, as a share of its peak, when `share` of the steps are done: up for 30 %, then down."""
+    """Learning rate as a share of its peak, after `share` of the steps: up for 30 %, then down."""
     if share < 0.3:
         return 0.04 + 0.96 * (1 - math.cos(math.pi * share / 0.3)) / 2
     return 1e-4 + (1 - 1e-4) * (1 + math.cos(math.pi * (share - 0.3) / 0.7)) / 2

@@ -28,11 +28,11 @@ from cdknet.training.context import FitContext
 from cdknet.training.loop import Loop, descend
 from cdknet.training.problem import Problem, batches
 
-FIRST, LAST = 0.9, 0.5  # the likeness from which two samples are taken for one class: at first, at the end
-PASSES = 5  # over a block, between one choice of its pairs and the next
+FIRST, LAST = 0.9, 0.5  # similarity above which two samples count as one class: first, last
+PASSES = 5  # over a block, before its pairs are selected again
 BATCH_SIZE = 128  # samples per step
-DECAY = 0.9  # of RMSprop: Keras's own, in which DAC was written; torch's begins with far longer steps
-LEAST_STEPS = 250  # the blocks of a small set come several times per epoch, for at least this many steps
+DECAY = 0.9  # of RMSprop: the default of Keras, which DAC used; torch's starts with far longer steps
+LEAST_STEPS = 250  # blocks of a small set are repeated per epoch, for at least this many steps
 
 
 def threshold(progress: float, last: float = LAST) -> float:
@@ -41,7 +41,7 @@ def threshold(progress: float, last: float = LAST) -> float:
 
 
 def label_features(outputs: Tensor) -> Tensor:
-    """exp(o) / ‖exp(o)‖₂, the constraint layer, Eq. (7) of DAC: not negative, of unit length. (n, k)."""
+    """exp(o) / ‖exp(o)‖₂, the constraint layer, Eq. (7) of DAC: non-negative, of unit length. (n, k)."""
     return unit_length(torch.softmax(outputs, dim=1))
 
 
@@ -58,7 +58,7 @@ def pair_loss(features: Tensor, same: Tensor) -> Tensor:
 def _fixed(normalisation: _BatchNorm, scale: float = 1.0) -> _BatchNorm:
     """A normalisation with a fixed scale and no shift.
 
-    Learned ones let an output rise for all samples or for none, and classes merge.
+    Learned ones let an output rise for all samples or for none, so that classes merge.
     """
     nn.init.constant_(normalisation.weight, scale)
     for weight in normalisation.parameters():
@@ -67,11 +67,11 @@ def _fixed(normalisation: _BatchNorm, scale: float = 1.0) -> _BatchNorm:
 
 
 def cluster_head(width: int, k: int) -> nn.Sequential:
-    """From features to k outputs: the last two layers of DAC's network, each normalised over the batch.
+    """From features to k outputs: the last two layers of DAC's network, with batch normalisation.
 
     Layers of equal width start as the identity, as in DAC. The last normalisation has the scale at which k
-    clusters of equal size are as far apart as ten are at scale 1: with DAC's own, label features of three
-    clusters are all alike, and all fall into one.
+    clusters of equal size are as far apart as ten are at scale 1. With DAC's own scale, the label features of
+    three clusters are all similar, and all samples end up in one cluster.
     """
     first, second = nn.Linear(width, k), nn.Linear(k, k)
     for layer in (first, second) if width == k else (second,):
@@ -83,9 +83,9 @@ def cluster_head(width: int, k: int) -> nn.Sequential:
 
 
 def _start_from_clusters(head: nn.Sequential, z: Tensor, labels: Tensor) -> None:
-    """Let each output begin as likeness to the centre of one cluster of the features, as DEC's centres do.
+    """Initialise each output as the similarity to one cluster centre of the features, as in DEC.
 
-    Chance directions, in features that a few clusters fill, give several outputs to one cluster and none to
+    If the features form a few clusters, random directions give several outputs to one cluster and none to
     another.
     """
     first = head[1]
@@ -99,15 +99,15 @@ def _start_from_clusters(head: nn.Sequential, z: Tensor, labels: Tensor) -> None
 def discover(
     network: Network, problem: Problem, options: DACOptions, context: FitContext, *, last: float = LAST
 ) -> Discovery:
-    """Stage 2 by DAC: are two samples of one class? Learned from the pairs that are sure already.
+    """Stage 2 by DAC: learn whether two samples are of one class, from the pairs that are already sure.
 
-    As the paper has it: the network comes from stage 1, and only unlabelled samples are clustered. A head
-    of k outputs on the features gives label features; it starts from k-means. Of a block of
-    `discover_batch_size` samples the pairs that are alike enough are taken for one class, the others for
-    two; the network learns them from views of these samples, `PASSES` times. What is alike enough widens
-    from block to block. A sample's class is its largest output. The head is then dropped; centres are the
-    classes' mean features, which answer for samples not seen. By the code that DAC's authors released:
-    their paper writes cross-entropy over the pairs outside of two thresholds.
+    As the paper has it: the network comes from stage 1, and only unlabelled samples are clustered. A head of
+    k outputs on the features gives label features; it starts from k-means. In a block of
+    `discover_batch_size` samples, pairs above a threshold of similarity count as one class, the others as
+    two. The network learns them from views of these samples, `PASSES` times. The threshold falls from block
+    to block. A sample's class is its largest output. The head is then dropped; the centres are the mean
+    features of the classes, which classify new samples. This follows the code that DAC's authors released;
+    their paper has cross-entropy over the pairs outside of two thresholds.
     """
     network, rows, k = copy.deepcopy(network), problem.new_rows, options.n_new_classes
     if len(rows) < 2:
@@ -130,7 +130,7 @@ def discover(
 
     while loop.goes_on(options.discover_epochs):
         with loop.epoch() as epoch:
-            network.train_without_dropout()  # label features of a sample are to be its own
+            network.train_without_dropout()  # label features of a sample must not be random
             head.train()
             size, limit = options.discover_batch_size, FIRST
             rounds = math.ceil(LEAST_STEPS / (PASSES * math.ceil(len(rows) / BATCH_SIZE)))
@@ -201,7 +201,7 @@ def plain_dac(
 ) -> Discovery:
     """DAC as its paper runs it, from random weights and without labels.
 
-    The threshold ends at `last`: above .5, it is the beginning of a longer run.
+    The threshold ends at `last`: above .5, the run is the first part of a longer one.
     """
     context = (context or FitContext()).changed(views=slight_views)
     options = DACOptions(

@@ -25,15 +25,15 @@ from cdknet.training.context import FitContext
 from cdknet.training.loop import Loop, descend
 from cdknet.training.problem import Problem, batches, passes
 
-TOLERANCE = 0.001  # DEC stops when a smaller share of the samples changes its cluster in a round
-LENGTH = 0.3  # the length of Student's t, in root mean squared distances to the own centre at the start;
+TOLERANCE = 0.001  # DEC stops when a smaller share of the samples changes cluster in a round
+LENGTH = 0.3  # the length of Student's t, in root mean squared distances to the cluster centre at the start;
 # DEC has 1 in units of its codes, which is about this much of their spread in its plain setting
-SLOWER = 0.1  # learning rate of the clustering, as a share of that before it: .01 after .1 in DEC
+SLOWER = 0.1  # learning rate of the clustering, as a share of the one before it: .01 after .1 in DEC
 LEAST_STEPS = 50  # a round of a small set is several passes, for at least this many steps
 
 # The plain setting, on images.
 LAYERS = (500, 500, 2000, 10)
-DROPPED = 0.2  # share of inputs dropped while a layer is trained alone
+DROPPED = 0.2  # share of inputs dropped in layer-wise training
 
 
 def soft_assignment(z: Tensor, centers: Tensor, length: float = 1.0) -> Tensor:
@@ -54,7 +54,7 @@ def divergence(p: Tensor, q: Tensor) -> Tensor:
 
 
 def squared_distances(z: Tensor, centers: Tensor) -> Tensor:
-    """‖z_i - μ_j‖², (n, k), by ‖z‖² - 2 z·μ + ‖μ‖² about the centres' mean: nothing of (n, k, d) is built."""
+    """‖z_i - μ_j‖², (n, k), by ‖z‖² - 2 z·μ + ‖μ‖² about the centres' mean: no (n, k, d) array is built."""
     middle = centers.detach().mean(dim=0)
     z, centers = z - middle, centers - middle
     squares = z.square().sum(dim=1, keepdim=True) + centers.square().sum(dim=1)
@@ -62,7 +62,7 @@ def squared_distances(z: Tensor, centers: Tensor) -> Tensor:
 
 
 class Centers(nn.Module):
-    """The centres of the clusters, which learn."""
+    """The cluster centres, as trainable weights."""
 
     def __init__(self, k: int, width: int) -> None:
         super().__init__()
@@ -71,19 +71,20 @@ class Centers(nn.Module):
 
 @dataclass
 class Assigned:
-    """What has to be remembered between rounds."""
+    """The state between rounds."""
 
     labels: Tensor  # (n',) cluster of each unlabelled row
     length: float  # of Student's t
 
 
 def discover(network: Network, problem: Problem, options: DECOptions, context: FitContext) -> Discovery:
-    """Stage 2 by DEC: features and centres together move to where soft assignments become sure ones.
+    """Stage 2 by DEC: train features and centres together, so that soft assignments become sure.
 
     As the paper has it: the network comes from stage 1, and only unlabelled samples are clustered. Centres
-    start from k-means. In each round (an epoch) the target P is made from all Q, then KL(P‖Q) falls by
-    gradient steps on the network and the centres; no dropout, as in DEC. Ours: Adam, and Student's t has a
-    length (`LENGTH`) measured once, since features of unit length are all near in DEC's own unit.
+    start from k-means. In each round (an epoch) the target P is computed from all Q, then gradient steps on
+    the network and the centres minimise KL(P‖Q), without dropout, as in DEC. Different from DEC: we use Adam,
+    and Student's t has a length (`LENGTH`), measured once, since features of unit length are all close to
+    each other in DEC's own unit.
     """
     network, rows, k = copy.deepcopy(network), problem.new_rows, options.n_new_classes
     centers = Centers(k, network.penultimate.out_features).to(network.device)
@@ -172,7 +173,7 @@ def plain_dec(
 
 def learn_autoencoder(
     X: NDArray[Any],
-    epochs: tuple[int, int],  # of each layer alone, then of all
+    epochs: tuple[int, int],  # layer by layer, then of all layers
     context: FitContext,
     *,
     batch_size: int = 256,
@@ -181,9 +182,9 @@ def learn_autoencoder(
 ) -> Network:
     """The encoder of a stacked denoising autoencoder, section 3.2 of DEC: d-500-500-2000-10 and back.
 
-    Each layer first learns alone to give back its input, a fifth of which is dropped, then all of them
-    together without dropout. ReLU but for the code and the output. By SGD as in DEC: Adam gives back the
-    inputs sooner, with codes that fall into classes less.
+    Each layer first learns alone to reconstruct its input, a fifth of which is dropped. Then all layers learn
+    together, without dropout. All are followed by ReLU but the code and the output. By SGD as in DEC: Adam
+    reconstructs the inputs sooner, but its codes separate the classes less.
     """
     inputs = Inputs(X)
     d = math.prod(inputs.sample_shape)

@@ -1,9 +1,10 @@
-"""Heads: softmax classifiers of the new classes on f(x), each taught by its own answer to another view.
+"""Heads: softmax classifiers of the new classes on f(x), each trained on its own output for another view.
 
 Several heads with the wanted number of classes, and some with more ("over-clustering"), learn side by side on
-the same features. Their targets are balanced over the classes, so that no class dies (Caron et al. 2020,
-Fini et al. 2021). They start from random directions and differ: one that cuts across a class does not teach
-the features to do so, the others hold against it. Started alike, from k-means, they teach its mistakes.
+the same features. Their targets are balanced over the classes, so that no class dies (Caron et al. 2020, Fini
+et al. 2021). They start from random directions and so differ: if one splits a class, the features do not
+learn that, because the others do not split it. If all started from k-means, the features would learn its
+mistakes.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from cdknet.core.clustering import cluster
 from cdknet.core.hsic import unit_length
 
 TEMPERATURE = 0.1  # logits are cosines divided by this
-SHARPNESS = 0.05  # and targets are taken at this
-EVENNESS = 2.0  # reward for even use of the classes, where targets are not balanced
+SHARPNESS = 0.05  # and those of targets by this
+EVENNESS = 2.0  # weight of even use of the classes, where targets are not balanced
 OVER = 3  # an over-clustering head has this many times the classes
 
 
@@ -38,7 +39,7 @@ class Heads(nn.Module):
 
 
 def balanced_targets(logits: Tensor, rounds: int = 3) -> Tensor:
-    """Sinkhorn-Knopp: soft targets near softmax(logits), over the batch even over the classes."""
+    """Sinkhorn-Knopp: soft targets near softmax(logits), balanced over the classes in the batch."""
     with torch.no_grad():
         cosines = logits * TEMPERATURE
         Q = torch.exp((cosines - cosines.amax()) / SHARPNESS)
@@ -49,10 +50,10 @@ def balanced_targets(logits: Tensor, rounds: int = 3) -> Tensor:
 
 
 def swapped_loss(old_logits: Tensor, new_logits: Tensor) -> Tensor:
-    """Cross-entropy of each view's answer against the balanced answer to the other, mean over both.
+    """Cross-entropy of each view's output against the balanced output of the other view, mean over both.
 
     Rows are first views, then second views of the same samples. The softmax is over old and new classes
-    together: calling an unlabelled sample old counts as wrong.
+    together: predicting an old class for an unlabelled sample counts as wrong.
     """
     n = len(new_logits) // 2
     answers = torch.cat([old_logits, new_logits], dim=1).log_softmax(dim=1)[:, old_logits.shape[1] :]
@@ -61,8 +62,10 @@ def swapped_loss(old_logits: Tensor, new_logits: Tensor) -> Tensor:
 
 
 def distilled_loss(old_logits: Tensor, new_logits: Tensor) -> Tensor:
-    """Cross-entropy of each view's answer against the sharpened answer to the other, less the entropy of
-    the mean answer, which keeps every class in use (Wen et al. 2023). Over old and new classes together.
+    """Cross-entropy of each view's output against the sharpened output of the other view.
+
+    Minus the entropy of the mean output, which keeps every class in use (Wen et al. 2023). The softmax is
+    over old and new classes together.
     """
     logits = torch.cat([old_logits, new_logits], dim=1)
     n = len(logits) // 2
@@ -84,7 +87,7 @@ def head_losses(
     label_weight: float,
     head_targets: str = "balanced",
 ) -> Tensor:
-    """(heads,) loss of each head: answers to views of new samples, labels on old ones."""
+    """(heads,) loss of each head: outputs for views of new samples, labels of old ones."""
     old_of_new, old_of_old = heads.old_logits(z_new), heads.old_logits(z_old)
     losses = []
     for of_new, of_old in zip(heads.new_logits(z_new), heads.new_logits(z_old), strict=True):
@@ -97,9 +100,9 @@ def head_losses(
 
 
 def consensus(heads: Heads, z: Tensor, n_classes: int, *, restarts: int, seed: int) -> Tensor:
-    """Labels 0 ... n_classes - 1 of the rows of z: k-means on what all plain heads say of a sample.
+    """Labels 0 ... n_classes - 1 of the rows of z: k-means on the outputs of all plain heads.
 
-    A head that cuts across the others is outvoted, and heads need not call a class by the same number.
+    A head that disagrees with the others is outvoted, and heads need not number the classes in the same way.
     """
     with torch.inference_mode():
         logits = heads.new_logits(z.to(heads.old.device))[: heads.plain]

@@ -21,9 +21,9 @@ from cdknet.training.context import FitContext
 from cdknet.training.loop import Loop, descend
 from cdknet.training.problem import Problem, passes
 
-ENOUGH = 0.9  # share of pairs answered right at which to stop: with more, the distance fits old classes alone
+ENOUGH = 0.9  # stop at this accuracy on pairs: beyond it, the distance overfits the old classes
 LEAST_STEPS = 5  # an epoch of a small set is several passes, for at least this many steps
-LINKED = 1500  # samples in the tree of clusters, which takes the square of this in time and memory
+LINKED = 1500  # most samples in the tree of clusters, which is quadratic in time and memory
 SPEAKERS = 20  # members of a cluster that a sample outside the tree is compared with
 LEAST_SHARE = 0.1  # of the mean class size: smaller branches of the tree are outliers, not classes
 
@@ -31,7 +31,7 @@ LEAST_SHARE = 0.1  # of the mean class size: smaller branches of the tree are ou
 class PairHead(nn.Module):
     """logit of "same class" = bias - Σ_j |w_j| |a_j - b_j| / scale: a distance whose weights are learned.
 
-    It starts from equal weights, with the mean pair as likely the same as not.
+    It starts from equal weights, at which an average pair has probability 1/2.
     """
 
     scale: Tensor
@@ -56,21 +56,21 @@ def draw_pairs(targets: Tensor, generator: torch.Generator) -> tuple[Tensor, Ten
     place = torch.empty(n, dtype=torch.long)
     place[order] = torch.arange(n)
     start, size = starts[targets], sizes[targets]
-    same = order[start + (place - start + 1) % size]  # the next of the class, around
+    same = order[start + (place - start + 1) % size]  # the next of the class, cyclically
     jump = (torch.rand(n, generator=generator) * (n - size)).long()
     other = order[(start + size + jump) % n]
     return same, other
 
 
 def discover(network: Network, problem: Problem, options: PairwiseOptions, context: FitContext) -> Discovery:
-    """Stage 2 by pairs: learn from old classes what "same class" means, cluster new samples by it.
+    """Stage 2 by pairs: learn from old classes what "same class" means, and cluster new samples by it.
 
-    A distance between features (`PairHead`) learns from as many equal as unequal pairs of old samples; the
-    features stay as stage 1 made them, for when they learn from pairs too, new classes merge. Then
-    `LINKED` new samples are joined bottom up by the mean dissimilarity of clusters, and the others join the
-    cluster whose members they are most alike on average. Shu et al. train features, a classifier that
-    rejects and an autoencoder together with the distance, join by the largest dissimilarity, and find the
-    number of clusters themselves; here it is given. A user's own clusterer and views have no part in this.
+    A distance between features (`PairHead`) learns from equally many same-class and different-class pairs of
+    old samples. The features stay those of stage 1: if they learn from pairs too, new classes merge. Then
+    `LINKED` new samples are clustered bottom-up by average linkage, and each of the others joins the cluster
+    with the highest mean similarity. Shu et al. train features, a classifier with a reject option and an
+    autoencoder together with the distance. They use complete linkage, and find the number of clusters
+    themselves; here it is given. A user's own clusterer and views are not used.
     """
     if problem.n_old_classes < 2:
         raise ValueError(
@@ -149,8 +149,8 @@ def similarity(head: PairHead, a: Tensor, b: Tensor) -> Tensor:
 def cut_tree(distances: NDArray[Any], k: int) -> NDArray[np.int64]:
     """Labels 0 ... k - 1, or -1 for outliers, from average-link clustering of an (n, n) table of distances.
 
-    Cut where there are first k branches that are not small, going down from the root: a cut into k branches
-    of any size would mostly cut off single outliers. If there is no such cut, k branches of any size.
+    The tree is cut at the highest level that has k large branches: a cut into k branches of any size would
+    mostly cut off single outliers. If there is no such level, it is cut into k branches of any size.
     """
     n = len(distances)
     if k == 1:
@@ -170,7 +170,7 @@ def cut_tree(distances: NDArray[Any], k: int) -> NDArray[np.int64]:
             chosen = large
             break
         if len(alive) == k:
-            chosen = sorted(alive)  # kept in case there is no better cut
+            chosen = sorted(alive)  # the fallback if there is no better cut
     labels = np.full(n, -1, dtype=np.int64)
     for label, branch in enumerate(chosen):
         stack = [branch]

@@ -1,4 +1,4 @@
-"""Spectral clustering of features as they are, on a graph of nearest neighbours."""
+"""Spectral clustering of the features, on a graph of nearest neighbours. No training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdknet.training.problem import Problem
 
 
 def discover(network: Network, problem: Problem, options: SpectralOptions, context: FitContext) -> Discovery:
-    """`spectral_labels` of f(X_u). No learning."""
+    """`spectral_labels` of f(X_u). No training."""
     m_u = options.n_new_classes
     z = embed(network, problem.inputs, problem.new_rows, normalize=options.normalize_features).features
     settings = {"neighbors": options.neighbors, "restarts": options.kmeans_restarts, "seed": context.seed}

@@ -17,11 +17,11 @@ from cdknet.training.context import FitContext
 from cdknet.training.loop import Loop
 from cdknet.training.problem import Problem
 
-KEPT = 0.95  # share of old samples that the novelty detector lets pass as old
+KEPT = 0.95  # share of old samples that the novelty detector accepts as old
 
 
 def discover(network: Network, problem: Problem, options: SSCDOptions, context: FitContext) -> Discovery:
-    """Stage 2 of SSCD, all new classes at once: k-means on the features as stage 1 left them."""
+    """Stage 2 of SSCD, all new classes at once: k-means on the features of stage 1."""
     network, k = copy.deepcopy(network), options.n_new_classes
     optimizer = torch.optim.Adam(network.parameters(), lr=options.learning_rate)  # takes no step
     loop = Loop("discover", context, optimizer, network=network)
@@ -46,12 +46,12 @@ METHOD = Method("sscd", "SSCD", SSCDOptions, discover, untrained=True)
 
 
 def max_softmax_probability(logits: Tensor) -> Tensor:
-    """max_c softmax(logits)_c, (n,): how sure a classifier is. Low for samples of classes it has not seen."""
+    """max_c softmax(logits)_c, (n,): how sure a classifier is. Low for unseen classes."""
     return torch.softmax(logits, dim=1).amax(dim=1)
 
 
 def novelty_threshold(logits: Tensor, kept: float = KEPT) -> float:
-    """The probability that a share `kept` of old samples reaches; `logits` are of held-out ones."""
+    """The probability that a share `kept` of old samples reaches. `logits` are those of held-out ones."""
     if not 0 < kept <= 1:
         raise ValueError(f"kept must be a share above 0 and at most 1. Got {kept}.")
     if not len(logits):
@@ -61,5 +61,5 @@ def novelty_threshold(logits: Tensor, kept: float = KEPT) -> float:
 
 
 def is_novel(logits: Tensor, threshold: float) -> Tensor:
-    """Whether each sample is less sure than the threshold, and so taken for one of a new class. (n,)."""
+    """Whether each sample is below the threshold, and so counts as one of a new class. (n,)."""
     return max_softmax_probability(logits).double() < threshold

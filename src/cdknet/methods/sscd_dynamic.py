@@ -19,7 +19,7 @@ from cdknet.training.context import FitContext
 from cdknet.training.loop import Loop, descend
 from cdknet.training.problem import Problem, batches, stratified
 
-REPLAY = 0.2  # share of the old samples that an epoch replays, as in stage 3
+REPLAY = 0.2  # share of the old samples that are replayed per epoch, as in stage 3
 BATCH_SIZE = 128
 LEAST_STEPS = 25  # an epoch of a small set is several passes, for at least this many steps
 
@@ -34,14 +34,15 @@ class Found:
 def discover(
     network: Network, problem: Problem, options: SSCDDynamicOptions, context: FitContext
 ) -> Discovery:
-    """Stage 2 of SSCD, one new class at a time, the most appropriate one.
+    """Stage 2 of SSCD, one new class at a time: the most appropriate one.
 
-    The paper says "a single, most appropriate, class is added", no more. Read here as: cluster the samples
-    that have no class yet into as many clusters as there are classes still to find; the best separated one
-    (`separation`) is the next class; the classifier gets one more output (the last layer alone, as in SSCD)
-    and is fine-tuned on the classes found so far and a replay of the old ones; then again with the rest and
-    the new features. What is left at the end is the last class. `discover_epochs` is shared out over the
-    rounds, at least one for each. The outputs for new classes are dropped: stage 3 grows its own.
+    The paper only says "a single, most appropriate, class is added". We read it as follows. Cluster the
+    samples that have no class yet into as many clusters as there are classes still to find. The best
+    separated cluster (`separation`) is the next class. The classifier gets one more output (only the last
+    layer grows, as in SSCD) and is fine-tuned on the classes found so far and a replay of the old ones.
+    Repeat with the remaining samples and the new features. The samples left at the end are the last class.
+    `discover_epochs` is divided over the rounds, at least one for each. The outputs for new classes are
+    dropped: stage 3 grows its own.
     """
     network, rows, k = copy.deepcopy(network), problem.new_rows, options.n_new_classes
     n_old, rounds = problem.n_old_classes, max(k - 1, 1)
@@ -59,9 +60,9 @@ def discover(
         return embed(network, problem.inputs, rows, normalize=options.normalize_features).features
 
     def take_next_class(number: int) -> float:
-        """Make the best separated cluster of the samples left class `number`; how separated it is."""
+        """Make the best separated cluster of the remaining samples class `number`; return its separation."""
         left = (found.labels < 0).nonzero()[:, 0]
-        if len(left) < k - number:  # all samples are alike: the classes found took them all
+        if len(left) < k - number:  # all samples are the same: no sample is left
             return 0.0
         z, settings = features(rows[left]), {"restarts": options.kmeans_restarts, "seed": context.seed}
         parts = cluster(z, k - number, context.clusterer, **settings)
@@ -92,7 +93,7 @@ def discover(
                     total, count = total + descend(optimizer, loss) * len(batch), count + len(batch)
             epoch.record(loss=total / count)
     if not loop.done:
-        for number in range(int(found.labels.max()) + 1, k - 1):  # a watcher ended it before all were found
+        for number in range(int(found.labels.max()) + 1, k - 1):  # a watcher stopped it before all were found
             take_next_class(number)
         found.labels = torch.where(found.labels < 0, k - 1, found.labels)
     loop.finish()
@@ -102,9 +103,9 @@ def discover(
 
 
 def separation(z: Tensor, labels: Tensor, k: int) -> Tensor:
-    """Mean of 1 - a/b over the members of each cluster, (k,): a to the own centre, b to the nearest other.
+    """Mean of 1 - a/b over the members of each cluster, (k,): a to its own centre, b to the nearest other.
 
-    The silhouette with centres in place of members. A cluster of a single sample has -1: it is no class.
+    The silhouette with centres in place of members. A cluster of a single sample gets -1: it is not a class.
     """
     distances = torch.cdist(z, class_means(z, labels, k))
     own = distances.gather(1, labels[:, None])[:, 0]

@@ -1,1 +1,1 @@
-"""What old classes tell about new ones: rehearsals, confidence, tuning."""
+"""What old classes reveal about new ones: rehearsals, confidence, tuning."""

@@ -1,4 +1,4 @@
-"""From how well a label suits its sample to "right in so many of 100".
+"""Calibration: from how well a label fits its sample to the probability that it is right.
 
 The map is learned where the truth is known: on old classes that are hidden and discovered (`rehearsal`).
 """
@@ -33,25 +33,26 @@ from cdknet.trust.rehearsal import (
 )
 
 FOLDS = 2
-PACE = 0.25  # share of the steps that a rehearsal takes: all of them take about a quarter of the fit
-QUANTILES = 51  # of the raw confidences of the rehearsals that are saved
-FLAWLESS = 0.002  # share of mistakes below which rehearsals do not say which ranks are wrong
-HALVES = 0.1  # weight of classes that were split in two, beside what the rehearsals found
-LEAST_SLOPE = 0.25  # a label that suits its sample better is surer, whatever rehearsals say
-EDGE = 1e-3  # raw confidences stay this far from 0 and 1, where the logit has no value
+PACE = 0.25  # steps of a rehearsal, as a share of the fit's: all together take about a quarter of its time
+QUANTILES = 51  # number of saved quantiles of the raw confidences of the rehearsals
+FLAWLESS = 0.002  # with a smaller share of mistakes, rehearsals do not show which ranks are wrong
+HALVES = 0.1  # weight of classes that were split in two, relative to the rehearsals
+LEAST_SLOPE = 0.25  # a better fitting label is always surer, whatever the rehearsals show
+EDGE = 1e-3  # raw confidences stay this far from 0 and 1, where the logit is infinite
 
 
 class Map(NamedTuple):
     """P(right | raw), rising: a logistic function of the logit of the raw confidence.
 
-    Half by its value, half by its rank among the samples of its fit: raw confidences fall with the length of
-    a training, and a fit is longer than the rehearsals that the map was learned on; but where new classes lie
-    closer together than the hidden ones did, they fall as well, and that must count.
+    Half of it depends on the value, half on its rank among the samples of the fit. Raw confidences fall with
+    the length of training, and a fit is longer than the rehearsals that the map was learned on, so ranks are
+    needed. But raw confidences also fall where new classes are closer together than the hidden ones were, and
+    that must count, so values are needed.
     """
 
     slope: float = 1.0
     offset: float = 0.0
-    quantiles: tuple[float, ...] = ()  # of the raw confidences that it was learned on; none: by value alone
+    quantiles: tuple[float, ...] = ()  # of the raw confidences it was learned on; empty: by value alone
 
     def apply(self, raw: NDArray[np.float64]) -> NDArray[np.float64]:
         """P(right) of all unlabelled samples of a fit."""
@@ -67,10 +68,10 @@ class Map(NamedTuple):
 def fit_map(
     raw: NDArray[np.float64], right: NDArray[np.bool_], halves: NDArray[np.float64] | None = None
 ) -> Map:
-    """The most likely map. Targets are drawn in from 0 and 1 as Platt (1999) does, so it stays finite.
+    """The maximum-likelihood map. Targets are moved away from 0 and 1 as in Platt (1999), so it stays finite.
 
     `halves` are raw confidences of classes that were split in two (`raw_of_halves`), where half of the labels
-    are right. Rehearsals without a mistake do not show what one looks like; these do.
+    are right. Rehearsals without a mistake do not show what a mistake looks like; these do.
     """
     n_right, n_wrong = int(right.sum()), int((~right).sum())
     target = np.where(right, (n_right + 1) / (n_right + 2), 1 / (n_wrong + 2))
@@ -90,7 +91,7 @@ def fit_map(
     found = minimize(
         cost, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B", bounds=[(LEAST_SLOPE, 20), (-20, 20)]
     )
-    flawless = halves is not None and n_wrong < FLAWLESS * len(raw)  # by rank all would be as sure
+    flawless = halves is not None and n_wrong < FLAWLESS * len(raw)  # by rank, all would be equally sure
     quantiles = [] if flawless else np.quantile(raw, np.linspace(0, 1, QUANTILES)).round(4).tolist()
     return Map(float(found.x[0]), float(found.x[1]), tuple(quantiles))
 
@@ -101,7 +102,7 @@ def _logit(raw: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Calibration(NamedTuple):
-    """The map, and what is known of it. Plain JSON values in `facts`."""
+    """The map, and facts about it as plain JSON values."""
 
     map: Map | None  # None: not calibrated
     facts: dict[str, Any]
@@ -112,13 +113,13 @@ def not_calibrated(reason: str) -> Calibration:
 
 
 class FoldOutcome(NamedTuple):
-    """What one rehearsal says about confidences."""
+    """The result of one rehearsal for calibration."""
 
     raw: Tensor  # raw confidences
     right: Tensor  # whether the label is right
     halves: Tensor  # raw confidences of classes that were split in two
     row: dict[str, Any]  # for the history
-    plain: float | None  # what k-means on the samples finds, where they are vectors
+    plain: float | None  # accuracy of k-means on the samples, if they are vectors
 
 
 def calibrate(
@@ -144,7 +145,7 @@ def calibrate(
             history.resume([outcome.row])
         else:
             own = history_of_one(history, "calibrate", number, len(folds), plan)
-            if own is None and found:  # what was tried in time counts
+            if own is None and found:  # use the rehearsals that were finished in time
                 break
             if own is None:
                 return not_calibrated("the time budget was used up before hidden classes could be tried")
@@ -197,7 +198,7 @@ def _outcome(found: Rehearsal, n_hidden: int, number: int, began: float) -> Fold
 
 
 def _plain_accuracy(found: Rehearsal, n_classes: int) -> float | None:
-    """What k-means finds on the samples themselves, where they are vectors: is the network worth it?"""
+    """Accuracy of k-means on the samples themselves, if they are vectors: a baseline for the network."""
     if found.samples is None:
         return None
     return clustering_accuracy(found.truth, cluster(found.samples, n_classes, restarts=RESTARTS).numpy())

@@ -1,6 +1,6 @@
 """Rehearsals: hide some of the *old* classes, whose truth is known, and discover them.
 
-What a rehearsal shows is all that can be known of a fit before anyone looks at its new classes: how sure its
+A rehearsal shows what can be known about a fit before anyone has looked at its new classes: how sure its
 labels are (`cdknet.trust.confidence`) and which options suit the data (`cdknet.trust.tune`). Only labelled
 samples take part, so the truth of the really new classes cannot leak in.
 """
@@ -34,11 +34,11 @@ BATCH = 256  # most new samples per step
 
 
 class NoRehearsal(ValueError):
-    """The labelled samples do not allow one; the message says why."""
+    """The labelled samples do not allow a rehearsal. The message gives the reason."""
 
 
 class Fold(NamedTuple):
-    """One rehearsal that is planned."""
+    """The plan of one rehearsal."""
 
     number: int
     rows: NDArray[np.int64]  # the labelled samples that take part
@@ -46,12 +46,12 @@ class Fold(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """What one rehearsal found, of the samples of its hidden classes."""
+    """The result of one rehearsal, for the samples of its hidden classes."""
 
     truth: NDArray[np.int64]  # (n,) the class that was hidden, 0 ... len(hidden) - 1
     labels: NDArray[np.int64]  # (n,) the cluster it was given
     features: Tensor  # (n, d) after stage 2
-    samples: Tensor | None = None  # (n, d') as the network took them in, where the method looks at them too
+    samples: Tensor | None = None  # (n, d') network inputs, if the method clusters by them, too
 
     @property
     def accuracy(self) -> float:
@@ -59,7 +59,7 @@ class Rehearsal(NamedTuple):
 
 
 def check_rehearsable(clusterer: Clusterer | None) -> None:
-    """Raise if it cannot be asked for as many classes as a rehearsal hides."""
+    """Raise if the clusterer cannot be asked for as many classes as a rehearsal hides."""
     if hasattr(clusterer, "fit_predict"):
         raise NoRehearsal("a clusterer of your own finds a number of classes of its own")
 
@@ -67,7 +67,7 @@ def check_rehearsable(clusterer: Clusterer | None) -> None:
 def plan_folds(targets: NDArray[np.int64], n_new_classes: int, *, folds: int, seed: int) -> list[Fold]:
     """Which old classes to hide, `folds` times: as many as there are new ones, but at most about half.
 
-    At least 2 are hidden and 2 are left. Folds hide different classes as far as there are enough.
+    At least 2 are hidden and 2 are left. Folds hide different classes as long as there are enough.
     """
     if n_new_classes < 2:
         raise NoRehearsal("with a single new class there is nothing to mix it up with")
@@ -104,7 +104,7 @@ def rehearse(
     context: FitContext,
     pace: float = 0.5,
 ) -> Rehearsal:
-    """Fit stages 1 and 2, in short form, on the labelled samples of a fold with its classes hidden."""
+    """Fit short versions of stages 1 and 2 on the labelled samples of a fold, with its classes hidden."""
     known = targets[fold.rows]
     left = np.setdiff1d(np.unique(known), fold.hidden)
     is_hidden = np.isin(known, fold.hidden)
@@ -121,7 +121,7 @@ def rehearse(
 
 
 def recluster(rehearsal: Rehearsal, fold: Fold, plan: FitPlan, seed: int) -> Rehearsal:
-    """What `rehearse` finds where only `readout` differs: the same features, clustered that way."""
+    """What `rehearse` finds if only `readout` differs: the same features, clustered in another way."""
     options = plan.options
     how: str = getattr(options, "readout", "k-means")
     restarts: int = getattr(options, "kmeans_restarts", 10)
@@ -133,7 +133,7 @@ def recluster(rehearsal: Rehearsal, fold: Fold, plan: FitPlan, seed: int) -> Reh
 
 
 class RehearsalProgress:
-    """A watcher of a rehearsal: its progress, as a share of all of them, goes to the watchers of the fit."""
+    """A watcher of a rehearsal. Reports its progress, as a share of all rehearsals, to the fit's watchers."""
 
     def __init__(
         self, history: History, stage: str, number: int, total: int, stages: tuple[str, ...]
@@ -152,10 +152,10 @@ class RehearsalProgress:
 def history_of_one(
     history: History, stage: str, number: int, total: int, plan: FitPlan, most: float | None = None
 ) -> History | None:
-    """For rehearsal `number` of `total`: its progress goes to the fit's watchers.
+    """History of rehearsal `number` of `total`. It reports progress to the fit's watchers.
 
-    Under a time budget it gets an even share of what is left to `stage`, or `most` seconds; None if there is
-    nothing left.
+    Under a time budget it gets an even share of the time left for `stage`, or `most` seconds. None if no time
+    is left.
     """
     stages, budget = plan.method.stages, None
     if history.budget is not None:

@@ -1,6 +1,6 @@
 """Selecting options without peeking: hide old classes, discover them with each candidate, select the best.
 
-No label of a new class is looked at. A finished fit is a line of a file, so that a search can be resumed.
+No label of a new class is used. Each finished fit is a line in a file, so that a search can be resumed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from cdknet.trust.rehearsal import (
 )
 
 GIVEN, ALONE, PLAIN = "as given", "no old labels", "k-means on samples"
-# What is tried: options that differ from those given. The first is selected where none is better.
+# The candidates: options that differ from those given. The first is selected if none is better.
 CANDIDATES: dict[str, dict[str, Any]] = {
     "as given": {},
     "no old labels": {"label_weight": 0.0},
@@ -55,14 +55,14 @@ CANDIDATES: dict[str, dict[str, Any]] = {
         **{"expansion": "none", "readout": None},
     },
 }
-SPREAD = 0.1  # deviation of gains over the folds, where there is only one
-LEAST_GAIN = 0.005  # score from which on options are changed
-ROOM = 10  # a time budget worth so many rehearsals leaves room to try other options
+SPREAD = 0.1  # assumed standard deviation of gains over folds, if there is only one fold
+LEAST_GAIN = 0.005  # least score at which the options are changed
+ROOM = 10  # with time for this many rehearsals, a time budget leaves room to try other options
 Report = dict[str, Any]
 
 
 class Trial(NamedTuple):
-    """A candidate on this problem: what it changes, and the plan that it comes to."""
+    """A candidate for this problem: what it changes, and the plan that results."""
 
     changes: Mapping[str, Any]
     plan: FitPlan
@@ -78,12 +78,12 @@ def tune(
     finished: Path | None = None,
     if_room: bool = False,
 ) -> Report:
-    """Try the candidates on folds of hidden old classes, the better half of them on each further fold.
+    """Try the candidates on folds of hidden old classes. Only the better half goes on to the next fold.
 
-    The report of `choose`. `params` holds the options by name, and the method; `targets` are old classes 0,
-    1, ..., -1 for unlabelled samples, which take no part. With the file `finished`, finished fits are
-    appended there and not done again. Under a time budget fits are made, none of them shortened, while there
-    is time for `tune`; with `if_room` only if the budget is worth `ROOM` of the first.
+    Returns the report of `choose`. `params` holds the options by name, and the method. `targets` are old
+    classes 0, 1, ..., or -1 for unlabelled samples, which are not used. If a file `finished` is given,
+    finished fits are appended there and not repeated. Under a time budget, full-length fits are made while
+    there is time for `tune`; with `if_room`, only if the budget allows `ROOM` fits as long as the first.
     """
     history = context.history
     check_rehearsable(context.clusterer)
@@ -94,7 +94,7 @@ def tune(
     fits = _Fits(finished, fingerprint(np.frombuffer(json.dumps(known).encode(), np.uint8)))
 
     def one(name: str, running: Sequence[str], fold: Fold, own: History) -> dict[str, float]:
-        """Of a candidate, and of those still running that only cluster its features another way."""
+        """Accuracies of a candidate, and of running ones that only cluster its features in another way."""
         plan = trials[name].plan
         try:
             rehearsal = rehearse(X, targets, fold, plan, context.changed(history=own))
@@ -121,7 +121,7 @@ def tune(
                 if own is None:
                     break
                 accuracies = one(name, running, fold, own)
-                if own.budget is not None and own.budget.rest <= 0:  # it was stopped early: it says nothing
+                if own.budget is not None and own.budget.rest <= 0:  # it was stopped early: its accuracy does not count
                     break
                 fits.keep(fold.number, accuracies)
             tried += 1
@@ -142,14 +142,14 @@ def tune(
 
 
 def _time_for_one(budget: Budget | None, if_room: bool) -> float | None:
-    """Most seconds for the next fit: what is left to `tune`; to see whether there is room, less than that."""
+    """Most seconds for the next fit: the time left for `tune`, or less, to see whether there is room."""
     if budget is None:
         return None
     return min(budget.left("tune"), budget.rest / ROOM) if if_room else budget.left("tune")
 
 
 class _Fits:
-    """Accuracies by candidate and fold; with a file, saved there as they come and found there again."""
+    """Accuracies by candidate and fold. With a file, they are saved there at once, and read from there."""
 
     def __init__(self, path: Path | None, about: str) -> None:
         self.path, self.about = path, about
@@ -167,32 +167,32 @@ class _Fits:
 
 
 def _halved(n: int, times: int) -> int:
-    """How many of n candidates there are after so many halvings by `better_half`."""
+    """How many of n candidates are left after `better_half` was applied `times` times."""
     for _ in range(times):
         n = max(math.ceil(n / 2), 1)
     return n
 
 
 def better_half(found: Mapping[str, list[float]]) -> list[str]:
-    """The candidates to go on with: the better half by score, the options as given always among them."""
+    """The candidates for the next fold: the better half by score, and always the options as given."""
     first = sorted(found, key=lambda name: (name != GIVEN, -score(found[name], found[GIVEN])))
     kept = first[: _halved(len(found), 1)]
     return [name for name in found if name in kept]
 
 
 def score(accuracies: Sequence[float], given: Sequence[float]) -> float:
-    """How much more is found than with the options as given, and how steadily, over the folds of both.
+    """How much more is found than with the options as given, and how steadily, over their common folds.
 
-    The mean of the differences less half their standard deviation. Differences, because folds are not
-    equally hard: what is as bad on an easy one as on a hard one is not steady. One fold has no deviation to
-    show: `SPREAD` stands for it.
+    The mean of the differences less half their standard deviation. Differences are used because folds are not
+    equally hard: the same accuracy on an easy fold and on a hard one is not steady. For a single fold,
+    `SPREAD` takes the place of the deviation.
     """
     gains = np.subtract(accuracies, given[: len(accuracies)])
     return float(np.mean(gains) - (np.std(gains) if len(gains) > 1 else SPREAD) / 2)
 
 
 def only_clusters(mine: FitPlan, other: FitPlan) -> bool:
-    """Whether the features learned by one plan serve another, which only clusters them otherwise."""
+    """Whether two plans learn the same features, and only cluster them differently."""
     readout = getattr(other.options, "readout", None)
     if mine.method is not other.method or readout not in other.method.clusterings:
         return False
@@ -206,10 +206,10 @@ def distinct(
     n_old_classes: int,
     context: FitContext,
 ) -> dict[str, Trial]:
-    """The candidates without those that cannot be, or come to the same plan as one before them.
+    """The candidates, without invalid ones and those that lead to the same plan as an earlier one.
 
-    An option that tuning may not change for the method makes no candidate, nor one in whose place there is a
-    part of the user's own.
+    A candidate may only change options that are tunable for the method, and none that is replaced by one of
+    the user's own parts.
     """
     own = {"network": context.encoder, "views": context.views, "readout": context.clusterer}
     taken = [option for option, part in own.items() if part is not None]
@@ -234,16 +234,16 @@ def distinct(
 
 
 def untuned(reason: str) -> Report:
-    """The report where nothing could be tried: the options stay as given."""
+    """The report if nothing could be tried: the options stay as given."""
     why = f"The options stay as given: {reason}."
     return {"tried": [], "chosen": GIVEN, "options": {}, "why": why, "hidden": []}
 
 
 def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[str, Any]]) -> Report:
-    """Select what recovers hidden classes best and most steadily (`score`), of what was tried on all folds.
+    """Select the candidate that recovers hidden classes best and most steadily (`score`), over all folds.
 
-    The options as given stand unless something scores better by at least `LEAST_GAIN`: a sample or two more
-    is no reason to change them.
+    The options stay as given unless a candidate scores better by at least `LEAST_GAIN`: one or two more
+    samples right are no reason to change them.
     """
     folds = max(len(accuracies) for accuracies in found.values())
     tried: list[dict[str, Any]] = [
@@ -275,7 +275,7 @@ def choose(found: Mapping[str, list[float]], candidates: Mapping[str, Mapping[st
             + f" (score {best['score']:.3f})."
         )
     if ALONE in by_name:
-        both = len(found[ALONE])  # folds; there may be more of the options as given
+        both = len(found[ALONE])  # number of folds; the options as given may have more
         labels, images = float(np.mean(found[GIVEN][:both])), by_name[ALONE]["mean"]
         report["alike"] = {"with_labels": labels, "without_labels": images, "gain": labels - images}
     return report

@@ -1,4 +1,4 @@
-"""A whole fit: select options if asked, run the stages, learn how sure they are, and judge every sample."""
+"""A whole fit: select options if asked, run the stages, calibrate, and label every sample."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fit_classes(
     context: FitContext,
     places: Places,
 ) -> FitResult:
-    """Learn from checked samples and labels. `params` holds every option by name, and the method."""
+    """Fit checked samples and labels. `params` holds every option by name, and the method."""
     plan = resolve(params, tuple(X.shape[1:]), len(labels.old_classes), context)
     checkpoint = checkpoint_of(X, labels.targets, params, plan, context, places)
     context, history = context.changed(checkpoint=checkpoint), context.history
@@ -45,12 +45,12 @@ def fit_classes(
                 checkpoint.begin()
             tuning = _tuned(X, labels, params, plan, context, places.checkpoint_dir)
             plan = resolve({**params, **tuning["options"]}, plan.shape, plan.n_old_classes, context)
-            if history.budget is not None:  # what is left, for the stages that there now are
+            if history.budget is not None:  # the time left, divided over the stages of the new plan
                 history.budget = plan.budget_of(max(history.budget.rest, 0), tunes=False)
         stages = run_stages(Problem.from_checked(X, labels.targets), plan, context)
         if plan.options.calibrate:
             with history.timed("calibrate"):
-                # Not on the folds that selected the options: they find just those classes too well.
+                # Not on the folds that selected the options: those classes are found too well.
                 seed = derive_seed(context.seed, "calibrate") if searched else context.seed
                 other = context.changed(seed=seed)
                 calibration = calibrate(X, labels.targets, labels.old_classes, plan, other)
@@ -107,7 +107,7 @@ def _tuned(
     context: FitContext,
     folder: Path | None,
 ) -> dict[str, Any]:
-    """The report of a search for options on hidden old classes; a fit that is resumed keeps to it."""
+    """The report of a search for options on hidden old classes. A resumed fit does not search again."""
 
     def search() -> Search:
         start = time.perf_counter()
@@ -123,6 +123,6 @@ def _tuned(
     start, history = time.perf_counter(), context.history
     found = once(context.checkpoint, "tune", Search, search)
     history.spent["tune"] = found.seconds
-    if history.budget is not None:  # what an earlier start spent on it
+    if history.budget is not None:  # time spent on it before an interruption
         history.budget.charge(max(0.0, found.seconds - (time.perf_counter() - start)))
     return found.report
