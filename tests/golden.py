@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 import sys
 import tempfile
 import warnings
@@ -123,8 +124,6 @@ def resumed(stage: str, epoch: int) -> Digests:
         with tempfile.TemporaryDirectory() as place:
             options = {**QUICK, "method": method, "checkpoint_dir": Path(place) / "unfinished"}
             options |= {"view_steps": 400, "head_steps": 400} if method == "cd-knet+" else {}
-            import os
-
             os.environ["CDKNET_CHECKPOINT_SECONDS"] = "0"
             try:
                 ClassDiscovery(**options, watchers=[kill]).fit(X, y)
@@ -179,6 +178,7 @@ def refined() -> Digests:
     """A review (merge, reject), then refine, with and without expansion."""
     from cdknet.explorer.folder import open_run
     from cdknet.explorer.session import Session
+    from cdknet.fit.refine import refine
 
     try:
         from cdknet.fit.refine import refine
@@ -205,12 +205,6 @@ def refined() -> Digests:
             found |= {f"{name} {part}": value for part, value in of_model(model, X).items()}
             found[f"{name} labels.csv"] = digest((out / "labels.csv").read_text())
     return found
-
-
-def budgeted() -> Digests:
-    """Everything within a budget that never bites: the same as a tuned fit."""
-    X, y = blobs((6,), n=200, n_old=6, n_new=3)
-    return fit(X, y, tune="off", time_budget="1h", calibrate=True)
 
 
 def by(shape: tuple[int, ...], **options: Any) -> Callable[[], Digests]:
@@ -279,7 +273,6 @@ CASES: dict[str, Callable[[], Digests]] = {
     "calibrated grey": lambda: fit(*blobs((8, 8), n=240, n_old=6), calibrate=True),
     "tuned": lambda: fit(*blobs((6,), n=240, n_old=6), tune="old-classes", calibrate=True),
     "tuned, paper": lambda: fit(*blobs((6,), n=240, n_old=6), tune="old-classes", method="cd-knet"),
-    "budgeted": budgeted,
     "resume in stage 1": lambda: resumed("pretrain", 2),
     "resume in stage 2": lambda: resumed("discover", 2),
     "resume in stage 3": lambda: resumed("expand", 1),

@@ -1,4 +1,4 @@
-"""A time budget bounds a fit, wherever the time goes, and what is cut short is still whole."""
+"""A time budget limits every part of a fit, and a fit that is stopped early still gives complete results."""
 
 import time
 
@@ -86,7 +86,7 @@ def loop_of(history, checkpoint=None):
 
 
 def run(loop, limit, at_work):
-    """Epochs that only take time."""
+    """Run epochs that only take time."""
     while loop.goes_on(limit):
         with loop.epoch():
             at_work()
@@ -116,7 +116,7 @@ def test_a_stage_that_needs_less_than_its_time_is_not_touched():
 
 
 def test_time_spent_before_an_interruption_counts():
-    """The stage goes on in its time and in its schedule, as if there had been no interruption."""
+    """The stage continues with its time and its schedule, as if it had not been interrupted."""
     rows = [{"stage": "discover", "epoch": i + 1, "seconds": 20.0} for i in range(2)]
     clock, kept = Clock(), MemoryCheckpoint()
     weights = {f"network.{name}": w for name, w in build_network((6,), 3).state_dict().items()}
@@ -141,11 +141,11 @@ def test_without_a_budget_nothing_is_measured_by_the_clock():
     assert [loop.share(part) for part in (0.0, 0.5)] == [0, 0.0625]
 
 
-def test_a_whole_fit_keeps_to_its_time_and_says_where_it_went(tmp_path):
+def test_a_whole_fit_keeps_to_its_time_and_reports_how_it_was_spent(tmp_path):
     ClassDiscovery(**{**ENDLESS, "time_budget": 0.2, "calibrate": False}).fit(X, Y)  # warm up
     start = time.perf_counter()
     model = ClassDiscovery(**ENDLESS, time_budget="6s").fit(X, Y)
-    assert time.perf_counter() - start < 60, "it would go on for hours; machines are busy"
+    assert time.perf_counter() - start < 60, "it would take hours; allow for busy machines"
     assert list(model.spent_) == ["tune", "discover", "expand", "calibrate"]
     assert model.spent_["discover"] > model.spent_["expand"]
     assert clustering_accuracy(TRUTH, model.labels_) > 0.9
@@ -165,9 +165,9 @@ def test_without_time_for_stage_3_the_labels_are_those_of_stage_2():
     np.testing.assert_array_equal(model.labels_[Y < 0] - 4, model.pseudo_labels_)
     rows = [row for row in model.history_ if row["stage"] == "expand"]
     assert len(rows) == 1
-    assert rows[0]["agreement"] > 0.25, "it learns in the epoch that it has: by chance .17, no rate at all"
+    assert rows[0]["agreement"] > 0.25, "it learns in its only epoch; without learning, .17 by chance"
 
 
-def test_stages_cut_short_are_not_shared(tmp_path):
+def test_stages_that_were_stopped_early_are_not_shared(tmp_path):
     ClassDiscovery(**ENDLESS, time_budget=0.05, stage_cache=tmp_path / "cache").fit(X, Y)
     assert not (tmp_path / "cache").exists()

@@ -1,4 +1,4 @@
-"""How sure a label is: the signal, the map that is learned on hidden old classes, what a user sees."""
+"""Confidence of labels: the raw signal, the map learned on hidden old classes, and what a user sees."""
 
 import json
 from dataclasses import fields
@@ -55,14 +55,14 @@ def test_a_sample_far_from_its_class_and_among_others_is_unsure():
     assert raw.argmin() == 0
 
 
-def test_samples_of_a_class_cut_in_two_for_two_taken_as_one_are_unsure(monkeypatch):
-    """Each lies near its mean and among its like; other cuts do not say the same of them."""
+def test_samples_are_unsure_where_one_class_was_split_and_two_were_merged(monkeypatch):
+    """Each is near its mean, among samples of the same label; but other clusterings disagree."""
     z = torch.from_numpy(np.random.default_rng(0).normal(0, 1, (800, 2))).float()
     truth = np.arange(800) % 4
     z += 5 * torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])[truth]
     right = z[:, 0].numpy() > 5
-    wrong = np.select([truth == 0, truth == 3], [0, np.where(right, 2, 3)], default=1)  # 1 and 2 are one
-    for most in (5000, 400):  # all of them cut again, or half
+    wrong = np.select([truth == 0, truth == 3], [0, np.where(right, 2, 3)], default=1)  # 1 and 2 are merged
+    for most in (5000, 400):  # all samples are clustered again, or half
         monkeypatch.setattr("cdknet.core.confidence.MOST_CLUSTERED", most)
         assert agreement(z, truth, 4).mean() > 0.95
         unsure = agreement(z, wrong, 4)
@@ -98,7 +98,7 @@ def test_the_map_finds_what_made_the_data_and_rises(seed, slope, offset):
 
 
 def test_confidences_that_are_lower_throughout_count_by_half():
-    """All of it may be due to a longer training, or to classes that are harder."""
+    """The reason may be longer training, or classes that are harder to separate."""
     generator = np.random.default_rng(0)
     raw = generator.uniform(0.2, 0.9, 4000)
     found = fit_map(raw, generator.uniform(size=4000) < raw)
@@ -109,7 +109,7 @@ def test_confidences_that_are_lower_throughout_count_by_half():
 
 
 def test_where_no_mistake_was_made_labels_like_those_of_halves_are_not_sure():
-    """Rehearsals that find all at raw .8 say nothing of raw .4; classes cut in two, at .4, do."""
+    """Rehearsals that are all right at raw .8 show nothing about raw .4; split classes, at .4, do."""
     generator = np.random.default_rng(0)
     raw, halves = generator.uniform(0.7, 0.9, 400), generator.uniform(0.3, 0.5, 400)
     found = fit_map(raw, np.ones(400, dtype=bool), halves)
@@ -159,7 +159,7 @@ def test_as_many_are_hidden_as_are_looked_for(n_old, n_new, hidden):
     assert len(fold.hidden) == hidden
 
 
-def test_a_large_set_takes_part_in_part():
+def test_only_a_part_of_a_large_set_is_rehearsed():
     fold, *_ = plan_folds(np.repeat(np.arange(5), 4000), 2, folds=1, seed=0)
     assert MOST_ROWS - 5 <= len(fold.rows) <= MOST_ROWS
     fold, *_ = plan_folds(np.repeat(np.arange(70), 400), 30, folds=1, seed=0)
@@ -198,7 +198,7 @@ def test_the_short_form_is_short():
 # The estimator
 
 
-def test_a_fit_says_how_sure_it_is(model):
+def test_a_fit_reports_its_confidence(model):
     facts = model.calibration_
     assert facts["calibrated"]
     assert [len(hidden) for hidden in facts["hidden"]] == [2, 2]
@@ -225,7 +225,7 @@ def test_calibration_changes_no_label_and_no_ranking(model):
 
 
 def test_the_hidden_truth_has_no_part_in_it(model):
-    """Unlabelled samples take no part in a rehearsal: others in their place change nothing of the map."""
+    """Unlabelled samples are not used in rehearsals: replacing them does not change the map."""
     other = np.where(Y[:, None] < 0, X[::-1], X)
     facts = ClassDiscovery(**QUICK).fit(other, Y).calibration_
     assert {**facts, "seconds": 0} == {**model.calibration_, "seconds": 0}
@@ -285,9 +285,9 @@ def test_nothing_is_promised_that_was_not_seen():
 
 
 def test_a_fit_of_vectors_says_what_k_means_finds_of_the_hidden_classes(model):
-    assert model.calibration_["plain"] == 1  # blobs that lie apart
+    assert model.calibration_["plain"] == 1  # well separated blobs
     pictures = ClassDiscovery(**QUICK).fit(np.tile(X, (1, 11))[:, :64].reshape(-1, 8, 8), Y)
-    assert pictures.calibration_["plain"] is None  # pixels are no columns
+    assert pictures.calibration_["plain"] is None  # not for pixels
 
 
 def test_the_run_and_the_command_line_say_it_in_words(model, tmp_path, capsys):

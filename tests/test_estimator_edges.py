@@ -1,4 +1,4 @@
-"""ClassDiscovery off the beaten path: odd types, parts that cannot work, changes after the fit."""
+"""Edge cases of ClassDiscovery: unusual types, invalid parts, changes after the fit."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_columns_that_float32_cannot_tell_apart_are_warned_of():
     with pytest.warns(UserWarning, match=r"1 column\(s\) of X .* column 1"):
         few(method="sscd").fit(far, Y)
     still = X.astype(np.float64)
-    still[:, 1] = 1 + 1e-15 * np.arange(len(X))  # rounding, no message
+    still[:, 1] = 1 + 1e-15 * np.arange(len(X))  # rounding: no warning
     few(method="sscd").fit(still, Y)
 
 
@@ -100,7 +100,7 @@ def test_samples_that_are_all_alike_do_no_harm_to_sscd():
     assert np.isfinite(model.predict_proba(X)).all()
 
 
-def test_a_graph_of_many_copies_of_a_few_samples_is_embedded():
+def test_a_graph_of_many_duplicates_of_a_few_samples_is_embedded():
     for seed in range(12):
         places = np.round(np.random.default_rng(seed).normal(size=(48, 2)))
         U = neighbor_embedding(torch.tensor(places).float(), 22, neighbors=10).vectors
@@ -120,7 +120,7 @@ def test_dac_needs_two_samples():
         few(method="dac", n_new_classes=1).fit(X[only], Y[only])
 
 
-# What cannot work is said before anything is trained
+# Invalid arguments raise before anything is trained
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_saved_model_says_what_it_was_fitted_with(tmp_path):
     assert (again.neighbors, again.n_new_classes) == (15, 2)
 
 
-def test_samples_that_were_changed_since_are_not_kept(tmp_path):
+def test_samples_that_were_changed_since_are_not_saved(tmp_path):
     mine = X.copy()
     model = few(method="sscd").fit(mine, Y)
     mine[:] = 0
@@ -175,10 +175,10 @@ def test_a_loaded_model_is_as_sure_to_the_bit_and_leaves_randomness_alone(tmp_pa
     assert np.array_equal(again.confidence_, model.confidence_)
 
 
-# Taking up
+# Resuming
 
 
-def test_a_fit_with_a_random_state_is_taken_up_by_the_same_object(tmp_path):
+def test_a_fit_with_a_random_state_is_resumed_by_the_same_object(tmp_path):
     calls = []
 
     def interrupt_once(row):
@@ -195,7 +195,7 @@ def test_a_fit_with_a_random_state_is_taken_up_by_the_same_object(tmp_path):
     assert np.array_equal(model.embedding_, whole.embedding_)
 
 
-def test_a_stage_that_a_watcher_cut_short_is_not_shared(tmp_path):
+def test_a_stage_that_a_watcher_stopped_early_is_not_shared(tmp_path):
     options = {"method": "cd-knet", "pretrain_epochs": 5, "early_stopping": False}
     few(**options, stage_cache=tmp_path, watchers=[lambda row: True]).fit(X, Y)
     assert not list(tmp_path.iterdir())
@@ -205,12 +205,12 @@ def test_a_stage_that_a_watcher_cut_short_is_not_shared(tmp_path):
 
 
 def test_masks_of_another_type_are_not_guessed_at():
-    """Of 0 and 1 nobody can tell whether they were divided by 255, as uint8 is."""
+    """Values 0 and 1 do not show whether they were divided by 255, as uint8 is."""
     masks = (np.asarray(X) > 0).astype(np.uint8)
     for scale in (1, 255):
         model = few(method="sscd").fit(scale * masks, Y)
         for other in (masks.astype(float), masks.astype(bool)):
-            with pytest.raises(ValueError, match="nobody can tell whether they were divided"):
+            with pytest.raises(ValueError, match="do not show whether they were divided"):
                 model.predict(other)
         model.predict(masks.astype(np.uint8))
 
@@ -235,7 +235,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was():
     assert model.used_params()["label_weight"] == FEW.get("label_weight", ClassDiscovery().label_weight)
 
 
-def test_another_default_type_of_torch_is_refused_in_a_sentence():
+def test_another_default_type_of_torch_raises_a_clear_error():
     torch.set_default_dtype(torch.float64)
     try:
         with pytest.raises(ValueError, match=r"default type must be float32.*Got torch\.float64"):
@@ -244,12 +244,12 @@ def test_another_default_type_of_torch_is_refused_in_a_sentence():
         torch.set_default_dtype(torch.float32)
 
 
-def test_copies_of_one_sample_are_refused():
+def test_duplicates_of_one_sample_are_rejected():
     with pytest.raises(ValueError, match=r"samples that differ\. Got \d+ times the same one"):
         ClassDiscovery(n_new_classes=2).fit(np.ones_like(X), Y)
 
 
-def test_placeholders_and_labels_that_say_unknown_are_told():
+def test_placeholders_and_labels_that_mean_unknown_are_warned_of():
     odd = X.copy()
     odd[3, 1] = 9999
     with pytest.warns(
@@ -263,28 +263,28 @@ def test_placeholders_and_labels_that_say_unknown_are_told():
         "Column 'row' numbers the samples one by one. If it is no measurement, leave it out (--drop)."
     ]
     ids = np.random.default_rng(0).choice(10**6, len(X), replace=False)
-    for name, is_told in {
+    for name, is_warned in {
         "customer_id": True,
         "orderId": True,
         "ID": True,
         "acid": False,
         "size": False,
     }.items():
-        told = doubts(np.column_stack([X, ids]), [*"abcdef", name])
-        assert any(f"Column '{name}' looks like the name of a sample" in one for one in told) == is_told
+        warned = doubts(np.column_stack([X, ids]), [*"abcdef", name])
+        assert any(f"Column '{name}' looks like the name of a sample" in one for one in warned) == is_warned
     names = np.where(Y < 0, "", np.where(Y == 0, "None", "a"))
     with pytest.warns(DoubtfulData, match="label 'None'"):
         few().fit(X, names)
 
 
-def test_too_few_samples_for_so_many_classes_are_told():
+def test_too_few_samples_per_new_class_are_warned_of():
     unlabelled = int((Y == -1).sum())
     assert scarce(Y, unlabelled // 5) == []
     with pytest.warns(DoubtfulData, match=rf"Fewer than 5 .* \({unlabelled} for"):
         few(n_new_classes=unlabelled // 4).fit(X, Y)
 
 
-def test_a_model_says_how_well_it_knows_what_it_was_told(tmp_path):
+def test_a_model_reports_how_many_given_labels_it_predicts(tmp_path):
     model = few().fit(X, Y)
     assert model.given_accuracy_ == np.mean(model.predict(X[Y >= 0]) == Y[Y >= 0])
     assert ClassDiscovery.load(model.save(tmp_path / "run")).given_accuracy_ == model.given_accuracy_
@@ -302,6 +302,6 @@ def test_an_error_names_the_column_of_a_data_frame(bad):
         ClassDiscovery(n_new_classes=1).fit(table, [0, -1])
 
 
-def test_a_row_of_texts_is_refused_in_a_sentence():
+def test_a_row_of_texts_raises_a_clear_error():
     with pytest.raises(ValueError, match="X must hold numbers"):
         ClassDiscovery(n_new_classes=1).fit(np.array(["Rome", "Oslo"], dtype=object), [0, -1])

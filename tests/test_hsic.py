@@ -66,7 +66,7 @@ def test_unbiased_hsic_equals_the_formula_as_written(pair):
 
 @pytest.mark.parametrize("measure", [hsic, hsic_unbiased, cka])
 @given(K=kernels(), seed=seeds)
-def test_a_factor_says_the_same_as_the_kernel_it_stands_for(measure, K, seed):
+def test_a_factor_gives_the_same_as_the_kernel_it_stands_for(measure, K, seed):
     F = points(len(K), 3, seed)
     close(measure(K, Factor(F)), measure(K, linear_kernel(F)))
 
@@ -109,7 +109,7 @@ def test_dependence_on_identity_is_hsic_with_one_hot_identities(z, seed):
 
 
 def test_the_unbiased_estimator_is_unbiased():
-    """Over independent pairs its mean is 0, where the biased one's is not."""
+    """Over independent pairs its mean is 0; that of the biased one is not."""
     unbiased, biased = [], []
     for seed in range(400):
         K, L = (gaussian_kernel(points(12, 1, 2 * seed + i), 1.0) for i in (0, 1))

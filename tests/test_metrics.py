@@ -1,4 +1,4 @@
-"""Scores of a discovery: identities, tiny known cases, and the wall around the truth."""
+"""Scores of a discovery: identities, small known cases, and protection of the hidden truth."""
 
 import itertools
 
@@ -70,8 +70,8 @@ def test_one_class_split_in_two_costs_accuracy_and_not_purity():
     assert match_clusters(truth, labels)[2] == 1
 
 
-def test_one_assignment_over_all_classes_does_not_forgive_a_borrowed_name():
-    """New class 2 is called 0, an old class: matched apart it would score 1, matched together it cannot."""
+def test_one_assignment_over_all_classes_punishes_the_name_of_another_class():
+    """New class 2 is called 0, an old class: matched separately it would score 1, together it cannot."""
     truth = HiddenTruth(np.array([0, 0, 1, 1, 2, 2]), (2,))
     labels = np.array([0, 0, 1, 1, 0, 0])
     assert new_class_scores(truth, labels).acc == 1
@@ -94,7 +94,7 @@ def test_a_perfect_discovery_scores_one_everywhere():
         (lambda: purity([0, 1], [0]), ValueError, "one length"),
         (lambda: nmi([], []), ValueError, "must not be empty"),
         (lambda: open_world_report(np.zeros(2), [0, 1]), TypeError, "must be a HiddenTruth"),
-        (lambda: open_world_report(HiddenTruth(np.zeros(2), (0,)), [0]), ValueError, "one entry a sample"),
+        (lambda: open_world_report(HiddenTruth(np.zeros(2), (0,)), [0]), ValueError, "one entry per sample"),
         (lambda: open_world_report(HiddenTruth(np.zeros(2), (5,)), [0, 1]), ValueError, "Got none"),
         (lambda: old_class_accuracy(HiddenTruth(np.zeros(2), (0,)), [0, 1]), ValueError, "old classes"),
     ],
@@ -104,7 +104,7 @@ def test_wrong_input_is_named(call, error, message):
         call()
 
 
-# The wall
+# Protection of the hidden truth
 
 
 def test_hidden_truth_turns_into_no_array():

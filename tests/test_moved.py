@@ -23,6 +23,16 @@ def test_a_module_under_its_old_name_warns_and_has_the_names_of_the_new_ones(old
         _ = module.nothing
 
 
+def test_a_module_that_became_a_package_still_has_its_names():
+    with pytest.warns(DeprecationWarning, match="cdknet.runs.read_run is now cdknet.runs.format.read_run"):
+        from cdknet.runs import read_run
+    from cdknet.runs import format
+
+    assert read_run is format.read_run
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        from cdknet.runs import nothing  # noqa: F401
+
+
 def test_the_public_names_are_listed_and_import_no_torch_until_they_are_used():
     assert {"ClassDiscovery", "CDKNet", "DEC", "SSCD"} <= set(dir(cdknet))
     assert all(getattr(cdknet, name) is not None for name in cdknet.__all__)

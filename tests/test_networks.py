@@ -97,7 +97,7 @@ def test_grown_layers_learn_fast_and_the_others_slowly():
 
 
 def test_new_outputs_can_learn_from_old_and_new_units():
-    """Zero weights from new units to old outputs must not be dead: their gradient is not 0."""
+    """Zero weights from new units to old outputs must be able to learn: their gradient is not 0."""
     growth = grow(network("mlp"), "all", 2)
     growth.network(sample("mlp")).logsumexp(1).sum().backward()
     assert all(p.grad.abs().sum() > 0 for p in growth.grown)
@@ -145,7 +145,7 @@ def test_a_large_batch_goes_in_portions_where_that_changes_nothing(monkeypatch):
     for portion in (PORTION, len(x)):
         monkeypatch.setattr("cdknet.nets.network.PORTION", portion)
         apart.zero_grad()
-        z = apart.eval().features(x)  # without dropout, the slopes are those of the whole batch
+        z = apart.eval().features(x)  # without dropout, the gradients are those of the whole batch
         z.square().sum().backward()
         both.append([z.detach(), *[weight.grad.clone() for weight in apart.trunk.parameters()]])
     monkeypatch.undo()
@@ -156,7 +156,7 @@ def test_a_large_batch_goes_in_portions_where_that_changes_nothing(monkeypatch):
     meeting.eval().features(x)
     assert seen == [PORTION, 5] * 2
     seen.clear()
-    meeting.train().features(x)  # batch norm: the whole batch counts
+    meeting.train().features(x)  # batch norm: the batch is not divided
     assert seen == [PORTION + 5]
 
 
@@ -192,8 +192,8 @@ def test_constant_features_and_far_offsets_do_no_harm():
     assert scale[1] == pytest.approx(np.arange(50).std(), rel=1e-3)
 
 
-def test_units_that_are_far_apart_are_standardised_each():
-    """Hertz beside volts: a column is constant by its own size, not by the largest one's."""
+def test_columns_with_very_different_units_are_standardised_separately():
+    """Hertz beside volts: whether a column is constant depends on its own scale, not on the largest one's."""
     X = np.random.default_rng(0).normal(0, 1, (400, 4)) * [1e9, 50, 0.1, 0] + [0, 5, 0, 7]
     _, scale = input_statistics(Inputs(X))
     assert scale.tolist() == pytest.approx([1e9, 50, 0.1, 1], rel=0.15)
@@ -297,7 +297,7 @@ def test_a_convolution_over_time_is_torchs(stride, padding):
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_dropout_keeps_its_share_at_the_right_scale(p, layout):
     torch.manual_seed(0)
-    x = torch.ones(16, 30, 11, 13).to(memory_format=layout)  # an odd number of values to a word
+    x = torch.ones(16, 30, 11, 13).to(memory_format=layout)  # values do not fill the last word
     layer = Dropout(p)
     out = layer(x)
     kept = out != 0
@@ -310,7 +310,7 @@ def test_dropout_keeps_its_share_at_the_right_scale(p, layout):
     assert torch.equal(layer.eval()(x), x)
 
 
-def test_dropout_lets_through_the_slope_of_what_it_kept():
+def test_dropout_passes_the_gradient_of_the_values_it_kept():
     x = torch.randn(7, 9).T.requires_grad_()  # not contiguous
     out = Dropout(0.5)(x)
     (slope,) = torch.autograd.grad(out.sum(), x)
@@ -329,7 +329,7 @@ def test_what_stands_for_yes_and_no_does_not_matter():
     assert 0.9 < coded[0][:, 0].var() < 1.1, "as much as a number"
     assert coded[0][:, 2].var() < 0.2, "a rare value not more than a frequent one"
     hair = np.float32(1e6) + np.where(yes[:, :1], np.float32(0.0625), 0)  # next to 1e6 in float32
-    assert input_statistics(Inputs(hair.astype(np.float32)))[1].tolist() == [1], "rounding is no answer"
+    assert input_statistics(Inputs(hair.astype(np.float32)))[1].tolist() == [1], "rounding is no second value"
 
 
 def inputs_as_taken_in(X):

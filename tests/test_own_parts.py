@@ -1,4 +1,4 @@
-"""A user's own encoder, views and clusterer: known from one another, and told what they need."""
+"""A user's own encoder, views and clusterer: how they are identified, and what they are passed."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def encoder(seed):
 
 
 def bent_by(function):
-    """An encoder of a class whose name, layers and weights say nothing of how it goes forward."""
+    """An encoder whose class name, layers and weights do not show what its forward pass does."""
 
     class Bent(nn.Module):
         def __init__(self):
@@ -52,7 +52,7 @@ def bent_in_a_method(function):
 
 
 def called(by):
-    """A class whose objects hold nothing, and differ in what they do when called."""
+    """A class whose objects have no state, and differ only in what they do when called."""
 
     class Called:
         def __call__(self, x, generator):
@@ -137,7 +137,7 @@ def scaled_by(x, generator, by=1.0):
         "methods of encoders",
     ],
 )
-def test_a_checkpoint_is_not_taken_up_with_another_part(others, tmp_path):
+def test_a_checkpoint_is_not_resumed_with_another_part(others, tmp_path):
     first, second = others
     ClassDiscovery(**FEW, **first, checkpoint_dir=tmp_path).fit(X, Y)
     with pytest.raises(ValueError, match="Got another encoder, clusterer or views"):
@@ -157,25 +157,25 @@ def test_a_frozen_encoder_and_one_that_learns_share_no_stage(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["cd-knet", "cd-knet+"])
-def test_a_clusterer_is_told_the_seed(method):
-    told = []
+def test_a_clusterer_gets_the_seed(method):
+    seeds = []
 
     def ask(z, n_clusters, seed):
-        told.append(seed)
+        seeds.append(seed)
         return by_turns(z, n_clusters, seed)
 
     ClassDiscovery(**{**FEW, "random_state": 123}, method=method, clusterer=ask).fit(X, Y)
-    assert told == [123]
+    assert seeds == [123]
 
 
 def test_a_clusterer_may_work_in_place():
-    def cut(z, n_clusters, seed):
+    def clusterer(z, n_clusters, seed):
         labels = (z[:, 0] > np.median(z[:, 0])).astype(int)
         z -= 100
         return labels
 
     options = {**FEW, "method": "sscd", "expansion": "none", "normalize_features": False}
-    model = ClassDiscovery(**options, clusterer=cut).fit(X, Y)
+    model = ClassDiscovery(**options, clusterer=clusterer).fit(X, Y)
     z = model.transform(X[Y < 0])
     means = [z[model.pseudo_labels_ == c].mean(axis=0) for c in (0, 1)]
     np.testing.assert_allclose(model.model_.classifier.points[-2:], means, atol=1e-5)
@@ -206,7 +206,7 @@ def test_an_encoder_sees_whole_batches():
 
 
 def test_an_encoder_with_nothing_on_top(tmp_path):
-    """Features as the encoder gives them: for methods that train nothing, and there it can be kept."""
+    """Features are the encoder's outputs: for methods that train nothing, where the encoder can be saved."""
     own = {"encoder": encoder(0), "network": "none"}
     with pytest.raises(ValueError, match="has nothing to train"):
         ClassDiscovery(**FEW, **own).fit(X, Y)

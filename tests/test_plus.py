@@ -32,31 +32,31 @@ from stagemaker import PROBLEM, TRUTH, plus
 
 
 def suited(shape, n_old_classes, **options):
-    """What options come to for samples of a shape."""
+    """The resolved options for samples of a shape."""
     return resolve(CDKNetPlusOptions(**options), Situation(kind_of(shape), n_old_classes))
 
 
 def along_gaps(x, labels, n_clusters):
-    """The labels, or what `follow_gaps` says in their place."""
+    """The labels, or those of `follow_gaps` in their place."""
     found = follow_gaps(Case(x, n_clusters, x, 10, 0), labels)
     return labels if found is None else found.labels
 
 
 def test_heads_and_U_enter_after_the_steps_on_views():
     history = History()
-    # 96 new samples in batches of 64: two steps an epoch
+    # 96 new samples in batches of 64: two steps per epoch
     plus(options={"spectral_weight": 0.3}, history=history)
     assert [row["stage"] for row in history] == ["discover"] * 4
     assert ["heads" in row for row in history] == [False, False, True, True]
     assert ["hsic_U" in row for row in history] == [False, False, True, True]
-    assert ["labels" in row for row in history] == [True, True, False, False]  # then heads see them
+    assert ["labels" in row for row in history] == [True, True, False, False]  # then the heads use them
     assert all("views" in row for row in history)
 
 
 def test_what_is_left_open_follows_the_kind_of_sample_and_the_number_of_old_classes():
     picture, recording = (suited(shape, 5) for shape in ((28, 28), (2, 198)))
     assert (picture.lead, picture.view_weight, picture.heads) == ("views", 3, 4)
-    assert (recording.lead, recording.view_weight, recording.heads) == ("labels", 0, 0)  # not its message
+    assert (recording.lead, recording.view_weight, recording.heads) == ("labels", 0, 0)  # sender, not message
     many = suited((28, 28), 30)
     assert (many.lead, many.view_weight, many.heads) == ("labels", 0, 4)
     asked = suited((2, 198), 30, view_weight=1.0, heads=2, lead="views")
@@ -91,7 +91,7 @@ def test_where_labels_lead_they_are_learned_first_and_alone():
     assert names == [{"labels"}] * led + [{"heads"}] * (len(names) - led)
     seen.clear()
     network = plus(views=own, options={"lead": "labels", "label_epochs": 3, "heads": 0}).network
-    assert 3 * n_old <= sum(seen) < 4 * n_old + 200  # nothing is left to ask of new samples: none is seen
+    assert 3 * n_old <= sum(seen) < 4 * n_old + 200  # no term uses new samples, so none is seen
     assert not network.training
 
 
@@ -138,11 +138,11 @@ def test_plus_finds_the_classes_in_other_ways_too(options):
     truth = TRUTH[PROBLEM.new_rows.numpy()]
     assert clustering_accuracy(truth, found.pseudo_labels.numpy()) > 0.95
     if "readout" in options:
-        assert found.votes == (options["readout"] == "spectral")  # and where ways agree, the default
+        assert found.votes == (options["readout"] == "spectral")  # the default "agreed" votes as well
 
 
 def on_sphere(generator, *classes):
-    """Rows of unit length, 300 a class. A class is a list of blobs, (centre, width)."""
+    """Rows of unit length, 300 per class. A class is a list of blobs, (centre, width)."""
 
     def blob(centre, width, n):
         return torch.tensor(centre) + width * torch.randn(n, len(centre), generator=generator)
@@ -160,7 +160,7 @@ def test_no_class_is_split_for_two_others_that_touch():
 
 
 def test_a_few_outliers_are_no_class_for_which_two_others_are_merged():
-    """They are hardly connected, so separating them splits nothing: that is no better."""
+    """Outliers are hardly connected, so separating them has a low split affinity, but is not better."""
     generator, axes = torch.Generator().manual_seed(0), torch.eye(16)
     centres = [axes[0], axes[1] + 0.3 * axes[2], axes[1] - 0.3 * axes[2]]
     z = torch.cat([centre + 0.15 * torch.randn(200, 16, generator=generator) for centre in centres])
@@ -170,14 +170,14 @@ def test_a_few_outliers_are_no_class_for_which_two_others_are_merged():
 
 
 def test_labels_keep_to_gaps_that_the_samples_themselves_show():
-    """Old classes may teach a network to look past what sets new ones apart."""
+    """Old classes may teach a network to ignore what separates new ones."""
     generator = torch.Generator().manual_seed(0)
     truth = np.repeat([0, 1], [120, 30])
     x = torch.randn(150, 4, generator=generator) + 8 * torch.from_numpy(truth)[:, None]
     across = (x[:, 0] - x[:, 1] > 0).long()  # as wrong as can be
     assert clustering_accuracy(truth, along_gaps(x, across, 2).numpy()) == 1
     nearly = torch.from_numpy(truth).clone()
-    nearly[:2] = 1  # next to right: what was learned counts
+    nearly[:2] = 1  # nearly right: the learned labels stay
     assert torch.equal(along_gaps(x, nearly, 2), nearly)
     one = torch.randn(300, 4, generator=generator)
     halves = (one[:, 0] > 0).long()
@@ -185,7 +185,7 @@ def test_labels_keep_to_gaps_that_the_samples_themselves_show():
 
 
 def test_clumps_inside_classes_that_overlap_are_no_classes():
-    """Gaps set them apart from the rest, too; but the rest is many classes, and there are more clumps."""
+    """They have gaps around them, too; but the rest is many classes, and there are more clumps."""
     generator = torch.Generator().manual_seed(0)
     truth = np.repeat(np.arange(3), 400)
     x = torch.randn(1200, 6, generator=generator) + 2.5 * torch.eye(3, 6)[torch.from_numpy(truth)]
@@ -193,7 +193,7 @@ def test_clumps_inside_classes_that_overlap_are_no_classes():
         x[400 * (clump % 3) + 110 * (clump // 3) :][:110, 3:] += 30 * torch.eye(4, 3)[clump]
     given = torch.from_numpy(truth).clone()
     assert torch.equal(along_gaps(x, given, 3), given)
-    one = torch.randn(1200, 6, generator=generator)  # the same clumps, and nothing that overlaps
+    one = torch.randn(1200, 6, generator=generator)  # the same clumps, without overlapping classes
     one[:110, 3] += 30
     one[110:220, 4] += 30
     whole = torch.from_numpy(np.repeat([0, 1, 2], [110, 110, 980]))
@@ -225,7 +225,7 @@ def test_views_of_vectors_count_less_than_those_of_pictures():
     assert suited((20,), 5, view_weight=2.0).view_weight == 2
 
 
-def test_a_table_with_plain_gaps_is_cut_along_them():
+def test_a_table_with_clear_gaps_is_clustered_along_them():
     generator = np.random.default_rng(1)
     truth = generator.integers(0, 6, 700)
     centres = np.array([[0, 0], [10, 0], [0, 10], [10, 10], [5, 5], [20, 5]])

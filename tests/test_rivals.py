@@ -1,4 +1,4 @@
-"""The rivals: one contract for all, the formulas of their papers, and that they find what is there."""
+"""The rival methods: their common contract, the formulas of their papers, and that they find classes."""
 
 import copy
 import math
@@ -38,7 +38,7 @@ def pretrained():
 
 
 def run(name, network, *, epochs=4, options=None, **kwargs):
-    epochs = max(2, epochs // 4) if name == "dac" else epochs  # each of which passes over the samples often
+    epochs = max(2, epochs // 4) if name == "dac" else epochs  # each epoch has many passes
     chosen = {"method": name, "n_new_classes": 3, "discover_epochs": epochs, "kmeans_restarts": 2}
     context = context_of(**kwargs)
     settled = resolved({**chosen, **(options or {})}, context, PROBLEM)
@@ -46,7 +46,7 @@ def run(name, network, *, epochs=4, options=None, **kwargs):
 
 
 def everything(result):
-    """All that a rival answers, as one row of numbers."""
+    """The whole result of a rival as one vector."""
     parts = [*result.network.state_dict().values(), result.pseudo_labels, result.centers]
     return torch.cat([part.double().flatten() for part in parts])
 
@@ -127,11 +127,11 @@ def test_killed_anywhere_and_resumed_it_ends_the_same(name, die_at, pretrained):
 
 
 @every_rival
-def test_history_has_a_flat_row_an_epoch_and_a_watcher_may_stop_it(name, pretrained):
+def test_history_has_a_flat_row_per_epoch_and_a_watcher_may_stop_it(name, pretrained):
     history = History([lambda row: row["epoch"] == 2])
     result = run(name, pretrained, history=history)
     epochs = [row["epoch"] for row in history]
-    assert epochs == ([1] if name in ("sscd", "pairwise") else [1, 2])  # these two are done with one
+    assert epochs == ([1] if name in ("sscd", "pairwise") else [1, 2])  # these two need only one
     assert {row["stage"] for row in history} == {"discover"}
     assert all(isinstance(value, (int, float, str)) for row in history for value in row.values())
     assert set(result.pseudo_labels.tolist()) == {0, 1, 2}
@@ -257,7 +257,7 @@ def test_partners_are_of_the_same_and_of_another_class():
         same, other = draw_pairs(targets, torch.Generator().manual_seed(seed))
         assert torch.equal(targets[same], targets)
         assert (targets[other] != targets).all()
-        assert ((same != torch.arange(9)) | (targets == 3)).all()  # only the lone sample is its own partner
+        assert ((same != torch.arange(9)) | (targets == 3)).all()  # only a class of one is paired with itself
 
 
 def test_a_pair_is_alike_whichever_comes_first():
@@ -279,7 +279,7 @@ def test_the_tree_is_cut_into_large_branches_and_outliers_are_left_over():
     assert (labels[:40] == labels[0]).all()
     assert (labels[40:80] == 1 - labels[0]).all()
     assert labels[80] == -1
-    assert set(cut_tree(distances[:3, :3], 3).tolist()) == {0, 1, 2}  # no large ones: any
+    assert set(cut_tree(distances[:3, :3], 3).tolist()) == {0, 1, 2}  # without large branches, any size
 
 
 # SSCD
@@ -318,7 +318,7 @@ def test_separation_is_the_simple_silhouette_as_written():
         assert float(separation(z, labels, 3)[c]) == pytest.approx(np.mean(values), rel=1e-4)
 
 
-def test_the_novelty_detector_keeps_the_share_it_is_told_to():
+def test_the_novelty_detector_accepts_the_given_share_of_old_samples():
     logits = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
     for kept in (0.5, 0.9, 0.95, 1.0):
         novel = is_novel(logits, novelty_threshold(logits, kept))

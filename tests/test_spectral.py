@@ -1,4 +1,4 @@
-"""The U-step: optimality, two roads to one subspace, known answers."""
+"""The U step: optimality, two algorithms for one subspace, known answers."""
 
 import itertools
 
@@ -105,19 +105,19 @@ def test_the_memory_limit_decides_how_many_landmarks(monkeypatch):
     assert seen == [50]
 
 
-def test_the_graph_of_neighbours_tells_groups_apart_that_a_round_kernel_cannot():
-    """Two interleaved half-moons: one eigenvector of the graph tells them apart, the Gaussian's does not."""
+def test_the_graph_of_neighbours_separates_groups_that_a_round_kernel_cannot():
+    """Two interleaved half-moons: one eigenvector of the graph separates them, the Gaussian's does not."""
     angle = torch.linspace(0, torch.pi, 200, dtype=torch.float64)
     upper = torch.stack([angle.cos(), angle.sin()], dim=1)
     z = torch.cat([upper, torch.tensor([1.0, 0.4]) - upper])
     which = torch.arange(400) < 200
 
-    def told_apart(U):
+    def separation(U):
         u = U[:, 0]
         return float((u[which] > 0).double().mean()) - float((u[~which] > 0).double().mean())
 
-    assert abs(told_apart(neighbor_embedding(z, 1, neighbors=10).vectors)) > 0.92
-    assert abs(told_apart(spectral_embedding(z, 1, 0.5 * median_distance(z)).vectors)) < 0.9
+    assert abs(separation(neighbor_embedding(z, 1, neighbors=10).vectors)) > 0.92
+    assert abs(separation(spectral_embedding(z, 1, 0.5 * median_distance(z)).vectors)) < 0.9
     assert clustering_accuracy(which.long().numpy(), agreed_labels(z, 2).numpy()) == 1
 
 
@@ -146,8 +146,8 @@ def test_nearest_neighbours_are_the_nearest_and_never_oneself():
     assert rows[:, 0].tolist() == list(range(50))
 
 
-def test_tight_groups_are_told_apart_by_U():
-    """k far groups: rows of U are equal inside a group and orthogonal to nothing else's."""
+def test_tight_groups_are_separated_by_U():
+    """k far groups: rows of U are equal inside a group and differ between groups."""
     z, which = blobs(120, 4, seed=2, spread=0.01)
     U = spectral_embedding(z, 3, 0.3).vectors
     for group in range(4):
@@ -196,7 +196,7 @@ def test_too_little_memory_for_the_rank_is_refused():
 
 
 def far_groups(sizes, *, seed=0, d=8):
-    """Groups that no neighbour joins to another, and which group each point is of."""
+    """Groups without neighbours in another group, and the group of each point."""
     generator = np.random.default_rng(seed)
     which = np.repeat(np.arange(len(sizes)), sizes)
     places = 20 * generator.standard_normal((len(sizes), d))
@@ -204,19 +204,19 @@ def far_groups(sizes, *, seed=0, d=8):
 
 
 @pytest.mark.parametrize("sizes", [(200, 20, 20), (1000, 100, 100), (60,) * 20, (400, 300, 200, 100, 50, 40)])
-def test_a_cut_of_the_graph_takes_groups_of_any_size_whole(sizes):
-    """Eigenvalues of far groups are all but the same: ARPACK finds some of them and misses others."""
+def test_a_clustering_of_the_graph_does_not_split_groups_of_any_size(sizes):
+    """Eigenvalues of far groups are almost equal: ARPACK finds some of them and misses others."""
     z, which = far_groups(sizes)
     for labels in (spectral_labels(z, len(sizes)), agreed_labels(z, len(sizes))):
         assert clustering_accuracy(which, labels.numpy()) == 1
 
 
-def test_strays_are_no_class_while_there_are_larger_ones():
+def test_outliers_are_no_class_while_there_are_larger_ones():
     generator = np.random.default_rng(0)
     which = np.repeat([0, 1], 300)
     touching = 4.5 * which[:, None] * [1, 0] + generator.standard_normal((600, 2))
-    strays = 40 + generator.standard_normal((20, 2))
-    z = torch.from_numpy(np.concatenate([touching, strays]))
+    outliers = 40 + generator.standard_normal((20, 2))
+    z = torch.from_numpy(np.concatenate([touching, outliers]))
     assert clustering_accuracy(which, spectral_labels(z, 2)[:600].numpy()) > 0.95
 
 
@@ -243,7 +243,7 @@ def test_a_graph_in_parts_has_its_parts_joined_at_the_nearest():
         close(distances[i, j], apart)
 
 
-def test_a_tear_is_the_largest_share_of_edges_between_two_clusters():
+def test_split_affinity_is_the_largest_share_of_edges_between_two_clusters():
     z, _ = blobs(60, 3, seed=2, spread=3.0, d=4)
     W = neighbor_graph(z, 7)
     labels = np.arange(60) % 4  # a bad clustering
@@ -255,6 +255,6 @@ def test_a_tear_is_the_largest_share_of_edges_between_two_clusters():
         by_hand.append(dense[first][:, second].sum() / np.sqrt(volumes))
     assert split_affinity(W, labels) == pytest.approx(max(by_hand))
     far, which = far_groups((80, 50))
-    assert split_affinity(neighbor_graph(far, 7), which) < 0.005  # the edge that joins them alone
-    torn = np.where(which == 0, np.arange(130) % 2, 2)
-    assert split_affinity(neighbor_graph(far, 7), torn) > 0.3
+    assert split_affinity(neighbor_graph(far, 7), which) < 0.005  # only the edge that joins them
+    split = np.where(which == 0, np.arange(130) % 2, 2)
+    assert split_affinity(neighbor_graph(far, 7), split) > 0.3

@@ -1,4 +1,4 @@
-"""The three stages: one contract for all, then what each of them promises."""
+"""The three stages: the contract that all share, then the properties of each."""
 
 import math
 
@@ -43,7 +43,7 @@ def without_times(history):
 
 
 @every_stage
-def test_history_has_a_flat_row_an_epoch_that_watchers_saw(stage):
+def test_history_has_a_flat_row_per_epoch_that_watchers_saw(stage):
     seen, ticks = [], []
 
     class Watcher:
@@ -63,7 +63,7 @@ def test_history_has_a_flat_row_an_epoch_that_watchers_saw(stage):
 
 
 @every_stage
-def test_a_watcher_that_says_true_ends_the_stage(stage):
+def test_a_watcher_that_returns_true_ends_the_stage(stage):
     history = History([lambda row: row["stage"] == NAMES[stage] and row["epoch"] == 2])
     STAGES[stage](history=history)
     assert max(row["epoch"] for row in history if row["stage"] == NAMES[stage]) == 2
@@ -133,7 +133,7 @@ def test_trouble_with_numbers_names_stage_and_epoch(stage):
 
 
 def test_a_stage_killed_after_its_last_epoch_knows_that_it_was_the_last():
-    """It stopped because U stopped turning; resumed, it must not run on to the limit."""
+    """It stopped because U no longer changed; when resumed, it must not run up to the limit."""
     early = {"discover_epochs": 30, "turn_tolerance": 0.03}
     history = History()
     whole = second(options=early, history=history)
@@ -360,7 +360,7 @@ def test_with_views_the_rate_falls_to_nothing_and_every_layer_learns_at_it(monke
     for step, (grown, kept) in enumerate(Watched.rates):
         assert grown == kept == pytest.approx(0.01 * min(1.0, 1.5 * (1 - step / steps)))
     Watched.rates.clear()
-    third(options=few, found=found)  # the paper's: a tenth for earlier layers, and no change
+    third(options=few, found=found)  # as in the paper: a tenth for earlier layers, and constant
     assert all(pair == pytest.approx([0.01, 0.001]) for pair in Watched.rates)
 
 
@@ -374,12 +374,12 @@ def test_layers_that_did_not_grow_move_slowly():
     assert moved[0.0] == 0 < moved[0.1] < moved[1.0] / 5
 
 
-def test_a_small_set_gets_at_least_so_many_steps():
+def test_a_small_set_gets_a_minimum_number_of_steps():
     history = History()
-    third(options={"expand_steps": 11}, history=history)  # 96 new and 30 old samples: one step an epoch
+    third(options={"expand_steps": 11}, history=history)  # 96 new and 30 old samples: one step per epoch
     assert len(history) == 11
     history = History()
-    third(options={"expand_steps": 11, "batch_size": 63}, history=history)  # two steps an epoch
+    third(options={"expand_steps": 11, "batch_size": 63}, history=history)  # two steps per epoch
     assert len(history) == 6
 
 

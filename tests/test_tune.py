@@ -1,4 +1,4 @@
-"""Choosing without peeking: what is tried, what is selected, and that the search can be resumed."""
+"""Tuning on hidden old classes: what is tried, what is selected, and that the search can be resumed."""
 
 import json
 
@@ -29,7 +29,7 @@ PARAMS = ClassDiscovery(n_new_classes=2).checked_params()
 
 @pytest.fixture
 def fits(monkeypatch):
-    """A stand-in for the fits: the lower the label weight, the more is right. It lists what was asked."""
+    """Replaces the fits: the lower the label weight, the higher the accuracy. It lists the calls."""
     asked = []
 
     def rehearse(X, targets, fold, plan, context):
@@ -44,10 +44,10 @@ def fits(monkeypatch):
     return asked
 
 
-# With five old classes views lead already; those of vectors are what auto means, and low is their weight.
+# With five old classes, views already lead; "auto" means views of vectors, and their weight is low.
 TRIED = len(CANDIDATES) - 3
-CUTS = 2  # candidates that need no fit of their own
-FITS = [TRIED - CUTS, 6, 3]  # of a fold: the better half goes on
+CLUSTERINGS = 2  # candidates that need no fit of their own
+FITS = [TRIED - CLUSTERINGS, 6, 3]  # per fold: the better half goes on
 
 
 def run(history=None, seed=0, **changes):
@@ -59,7 +59,7 @@ def distinct(params, shape, n_old_classes, **parts):
     return distinct_trials(CANDIDATES, params, shape, n_old_classes, FitContext(**parts))
 
 
-def test_the_better_half_is_tried_on_the_next_fold_and_the_best_is_kept(fits):
+def test_the_better_half_is_tried_on_the_next_fold_and_the_best_is_selected(fits):
     report = run()
     assert [sum(fold == n for _, _, fold in fits) for n in (0, 1)] == FITS[:2]
     assert len(report["tried"]) == TRIED
@@ -110,7 +110,7 @@ def test_a_candidate_that_comes_to_the_same_is_not_tried_twice():
     assert without == missing  # without labels none can lead, and views have no weight
     with pytest.raises(
         ValueError, match="label_weight must be above 0"
-    ):  # asked for: no other is taken for it
+    ):  # it was asked for, so it is not replaced
         distinct({**PARAMS, "lead": "labels", "label_weight": 0.0}, (6,), 5)
 
 
@@ -166,7 +166,7 @@ def test_another_clustering_of_the_same_features_is_what_a_fit_with_that_readout
 def test_finished_fits_are_not_done_again(fits, tmp_path):
     first = run(finished=tmp_path / "fits.jsonl")
     lines = (tmp_path / "fits.jsonl").read_text().splitlines()
-    (tmp_path / "fits.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:9]]))  # torn by a crash
+    (tmp_path / "fits.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:9]]))  # truncated by a crash
     fits.clear()
     assert run(finished=tmp_path / "fits.jsonl") == first
     assert len(fits) == 1
@@ -206,10 +206,10 @@ def test_a_fit_can_choose_its_options_first(fits, tmp_path):
     model = ClassDiscovery(**FEW, tune="old-classes", random_state=0).fit(X, Y)
     assert model.tuning_["chosen"] == "no old labels"
     assert all(name in "01234" for hidden in model.tuning_["hidden"] for name in hidden)
-    told = ClassDiscovery(**FEW, label_weight=0.0, random_state=0).fit(X, Y)
-    np.testing.assert_array_equal(model.labels_, told.labels_)
-    np.testing.assert_array_equal(model.embedding_, told.embedding_)
-    assert told.tuning_ is None
+    direct = ClassDiscovery(**FEW, label_weight=0.0, random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(model.labels_, direct.labels_)
+    np.testing.assert_array_equal(model.embedding_, direct.embedding_)
+    assert direct.tuning_ is None
     assert "tune" in model.spent_
     again = ClassDiscovery.load(model.save(tmp_path / "run"))
     assert again.tuning_ == model.tuning_
@@ -228,7 +228,7 @@ def test_a_fit_is_not_calibrated_on_the_folds_that_chose_its_options(fits, monke
     assert seeds[1] != 7
 
 
-def test_a_fit_chooses_within_a_time_budget_unless_told_not_to(fits):
+def test_a_fit_chooses_within_a_time_budget_unless_tuning_is_off(fits):
     assert ClassDiscovery(**FEW, random_state=0).fit(X, Y).tuning_ is None
     assert ClassDiscovery(**FEW, random_state=0, time_budget="1h", tune="off").fit(X, Y).tuning_ is None
     model = ClassDiscovery(**FEW, random_state=0, time_budget="1h").fit(X, Y)
@@ -250,7 +250,7 @@ def test_what_choosing_leaves_is_shared_out_anew(fits, monkeypatch):
     assert left["expand"] == pytest.approx(3600, rel=0.02)
 
 
-def test_a_fit_that_is_taken_up_again_does_not_try_again(fits, tmp_path):
+def test_a_resumed_fit_does_not_search_again(fits, tmp_path):
     options = {**FEW, "tune": "old-classes", "random_state": 0, "checkpoint_dir": tmp_path / "kept"}
     first = ClassDiscovery(**options).fit(X, Y)
     fits.clear()
@@ -259,7 +259,7 @@ def test_a_fit_that_is_taken_up_again_does_not_try_again(fits, tmp_path):
     assert second.tuning_ == first.tuning_
 
 
-def test_a_search_that_is_interrupted_is_taken_up_again(fits, monkeypatch, tmp_path):
+def test_an_interrupted_search_is_resumed(fits, monkeypatch, tmp_path):
     from cdknet.trust import tune as module
 
     working = module.rehearse
@@ -275,12 +275,12 @@ def test_a_search_that_is_interrupted_is_taken_up_again(fits, monkeypatch, tmp_p
         ClassDiscovery(**options).fit(X, Y)
     monkeypatch.setattr("cdknet.trust.tune.rehearse", working)
     model = ClassDiscovery(**options).fit(X, Y)
-    assert len(fits) == sum(FITS), "five were kept, the others tried"
+    assert len(fits) == sum(FITS), "five were saved, the others tried"
     assert model.tuning_["chosen"] == "no old labels"
 
 
-def test_a_fit_that_is_taken_up_keeps_to_what_was_chosen(fits, monkeypatch, tmp_path):
-    """The search would now choose otherwise; stage 2 was begun with what it chose first."""
+def test_a_resumed_fit_keeps_the_options_that_were_chosen(fits, monkeypatch, tmp_path):
+    """The search would now choose other options; stage 2 was started with its first choice."""
 
     def interrupt(row):
         if row["stage"] == "discover":
@@ -357,7 +357,7 @@ def test_with_too_few_old_classes_a_fit_keeps_its_options_and_says_why(fits):
 
 
 class Clock:
-    """Time that passes when a fit is made, a second each."""
+    """A clock that advances by one second per fit."""
 
     def __init__(self, monkeypatch):
         from cdknet.trust import tune as module
@@ -380,11 +380,11 @@ class Clock:
 
 def test_only_what_the_budget_left_time_for_counts(fits, monkeypatch):
     clock = Clock(monkeypatch)
-    report = run(history=clock.history(FITS[0] + 2.5))  # of the second fold only two
+    report = run(history=clock.history(FITS[0] + 2.5))  # time for two fits of the second fold
     assert len(report["hidden"]) == 1
     assert all(len(line["accuracies"]) == 1 for line in report["tried"])
     assert len(report["tried"]) == TRIED
-    report = run(history=clock.history(2.5))  # as given with its other cuts, no old labels; the third is cut
+    report = run(history=clock.history(2.5))  # as given, no old labels; the third is stopped early
     tried = [line["candidate"] for line in report["tried"]]
     assert tried == ["as given", "no old labels", "one spectral cut", "k-means"]
     assert report["chosen"] == "no old labels"

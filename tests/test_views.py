@@ -1,4 +1,4 @@
-"""Views: the same shape, the same sample, a little different, decided by the generator alone."""
+"""Augmented views: the same shape, a slightly changed sample, determined by the generator alone."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_a_view_is_nearer_to_its_own_sample_than_to_others(kind):
     assert (distances.argmin(dim=1) == torch.arange(20)).float().mean() > 0.5
 
 
-def test_what_comes_into_a_picture_from_outside_is_background():
+def test_what_enters_an_image_from_outside_is_background():
     white_on_black = torch.zeros(50, 10, 10)
     white_on_black[:, 4:6, 4:6] = 1
     view = grey_views(white_on_black, torch.Generator().manual_seed(0))
@@ -68,7 +68,7 @@ def test_grey_views_do_not_depend_on_the_unit_of_a_picture():
     torch.testing.assert_close(seen("grey", 1e-9 * x, 1), 1e-9 * seen("grey", x, 1), rtol=1e-3, atol=1e-13)
 
 
-def test_views_of_a_user_may_work_in_place_and_must_keep_the_shape():
+def test_a_users_views_may_work_in_place_and_must_keep_the_shape():
     x = batch("vectors")
     kept = x.clone()
     view = view_function("vectors", lambda x, generator: x.add_(1))
@@ -90,7 +90,7 @@ def test_a_turn_in_phase_keeps_the_power():
 
 
 def test_radio_views_keep_most_of_the_phase():
-    """It tells transmitters apart: a view turned by any angle would not."""
+    """The phase distinguishes transmitters: a view rotated by any angle would lose that."""
     x = batch("radio", 200) - 0.5
     signal, view = (torch.complex(v[:, 0], v[:, 1]) for v in (x, radio_views(x, torch.Generator())))
     turned = torch.angle((view * signal.conj()).sum(dim=1))

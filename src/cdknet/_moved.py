@@ -41,13 +41,23 @@ class OldNames(MetaPathFinder, Loader):
         new = " and ".join(MOVED[old])
         warnings.warn(f"{old} is now {new}. The old name goes in 0.3.", DeprecationWarning, stacklevel=6)
 
-        def named(name: str) -> Any:
-            for place in MOVED[old]:
-                if hasattr(found := import_module(place), name):
-                    return getattr(found, name)
-            raise AttributeError(f"module {old!r} has no attribute {name!r}")
+        module.__getattr__ = lambda name: _found(old, name, MOVED[old])[0]  # type: ignore[method-assign]
 
-        module.__getattr__ = named  # type: ignore[method-assign]
+
+def moved_name(package: str, name: str, modules: Sequence[str]) -> Any:
+    """A name that a module had before it became a package: from the module of it that has it now."""
+    part, place = _found(package, name, [f"{package}.{module}" for module in modules])
+    warnings.warn(
+        f"{package}.{name} is now {place}.{name}. The old name goes in 0.3.", DeprecationWarning, stacklevel=3
+    )
+    return part
+
+
+def _found(old: str, name: str, places: Sequence[str]) -> tuple[Any, str]:
+    for place in places:
+        if not name.startswith("__") and name in vars(found := import_module(place)):
+            return getattr(found, name), place
+    raise AttributeError(f"module {old!r} has no attribute {name!r}")
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""The demonstration: digits 0-4 are known, 5-9 are not. What each step of the method finds."""
+"""The demonstration: digits 0-4 are known, 5-9 are not. It shows what each step of the method finds."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Comparison(NamedTuple):
 def digits_problem() -> OpenWorldProblem:
     """scikit-learn's digits, 0-4 known and 5-9 hidden, a fifth of both held out.
 
-    Classes are called "digit 0", ..., so that what is found, "new-1", is not taken for a digit of that name.
+    Classes are called "digit 0", ..., so that a discovered class, "new-1", is not mistaken for a digit.
     """
     digits = data.load("digits")
     names = np.array([f"digit {name}" for name in digits.class_names])
@@ -58,12 +58,12 @@ def digits_problem() -> OpenWorldProblem:
 
 
 def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
-    """Score a fitted model and the steps it is made of. All but the open-world report know what is new."""
+    """Score a fitted model and its steps. All but the open-world report know which samples are new."""
     X, X_test, k = problem.train.X, problem.X_test, model.n_new_classes_
     hidden = torch.from_numpy(~model.given_)
 
     def line(method: str, features: Sequence[NDArray[Any]], found: NDArray[Any] | None = None) -> Line:
-        """Clusters of the unlabelled samples (k-means if none are given); held-out ones join the nearest."""
+        """Score clusters of the unlabelled samples (default: k-means); held-out ones join the nearest one."""
         z, z_test = (torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32)) for part in features)
         clusters = cluster(z[hidden], k, seed=model.seed_) if found is None else torch.from_numpy(found)
         labels = np.full(len(X), -1)
@@ -88,8 +88,8 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
     stage_1, old_before = [], None
     if "pretrain" in model.stage_networks_:
         network = model.stage_networks_["pretrain"]
-        said = embed(network, Inputs(X_test), normalize=False).logits.argmax(dim=1).numpy()
-        old_before = old_class_accuracy(problem.test_truth, model.classes_[said])
+        predicted = embed(network, Inputs(X_test), normalize=False).logits.argmax(dim=1).numpy()
+        old_before = old_class_accuracy(problem.test_truth, model.classes_[predicted])
         features = [model.transform(part, stage="pretrain") for part in (X, X_test)]
         stage_1 = [line("k-means on stage 1", features)]
     predicted = model.classes_[probabilities.argmax(axis=1)]
@@ -107,12 +107,12 @@ def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
 
 
 def with_paper(ours: Comparison, paper: Comparison) -> Comparison:
-    """Ours, with the lines of the paper's own objective above it, stage 1 among them: we have none."""
+    """Ours, below the lines of the paper's own objective, including its stage 1, which ours does not have."""
     return ours._replace(lines=[*paper.lines, *ours.lines[1:]], old_before=paper.old_before)
 
 
 def truth_csv(ids: Sequence[str], truth: HiddenTruth) -> bytes:
-    """What each digit is in truth, for `cdknet explore --truth` and `cdknet evaluate`."""
+    """The true class of each digit, for `cdknet explore --truth` and `cdknet evaluate`."""
     return csv_bytes(("id", "label"), zip(ids, truth.y.tolist(), strict=True))
 
 

@@ -39,8 +39,8 @@ from cdknet.cli.base import (
 )
 from cdknet.options import seconds_of, unread
 
-AT_ONCE = 4096  # samples predicted between two moves of the bar
-POOR = 0.6  # a run that expects fewer of its unlabelled samples to be right says so when it predicts
+AT_ONCE = 4096  # samples predicted between two updates of the progress bar
+POOR = 0.6  # predict warns if the run expects a smaller share of its unlabelled samples to be right
 
 if TYPE_CHECKING:
     from cdknet.data import HiddenTruth, Samples
@@ -244,7 +244,7 @@ def tune(
 
     console().print(tuning_table(report))
     console().print(report["why"], highlight=False, markup=False)
-    meant = {**reading, **options, **report["options"], "time_budget": None, "tune": None}  # it is done
+    meant = {**reading, **options, **report["options"], "time_budget": None, "tune": None}  # tuning is done
     flags = " ".join([f"--new-classes {new_classes}", *as_flags(meant), *([f"--seed {seed}"] * (seed > 0))])
     ready = f"With them: cdknet discover {shlex.quote(data)} {flags} --out run"
     console().print(ready, highlight=False, markup=False, soft_wrap=True)
@@ -350,7 +350,7 @@ def _open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenT
 
 @contextmanager
 def noted_doubts(*, quiet: bool) -> Iterator[list[str]]:
-    """The doubts about its data that a fit in this block warns of, shown and collected as they come."""
+    """Show and collect the warnings about its data that a fit in this block gives."""
     from cdknet.data.checks import DoubtfulData
 
     doubts: list[str] = []
@@ -368,7 +368,7 @@ def noted_doubts(*, quiet: bool) -> Iterator[list[str]]:
 
 
 def _without_effect(options: dict[str, Any]) -> list[str]:
-    """A sentence for each option that was set and that the method does not read."""
+    """A sentence for each option that was set but is not read by the method."""
     notes = []
     for name, readers in unread(options["method"], options).items():
         why = f"method {options['method']} does not read it" if readers else "there is no stage 3"
@@ -378,7 +378,7 @@ def _without_effect(options: dict[str, Any]) -> list[str]:
 
 
 def _doubts_about(result: FitResult) -> list[str]:
-    """A sentence where a run does not think much of its own new classes."""
+    """A warning if the run expects few of its own labels to be right."""
     if not result.calibration["calibrated"] or result.overall_confidence >= POOR:
         return []
     return [
@@ -388,7 +388,7 @@ def _doubts_about(result: FitResult) -> list[str]:
 
 
 def _how_many(asked: int | None, truth: HiddenTruth | None) -> int:
-    """New classes to look for: as many as asked, or as a set by name is known to have."""
+    """The number of new classes: as asked for, or as known for a public data set."""
     if asked is not None:
         return asked
     if truth is None:
@@ -412,7 +412,7 @@ def _interrupted(unfinished: Path) -> InterruptedRun:
 
 
 def _write_labels(out: Path, ids: list[str], found: Any, result: FitResult) -> dict[str, int]:
-    """A CSV of the most probable class of each sample; how many each class got."""
+    """Write a CSV of the most probable class of each sample; return how many each class got."""
     from cdknet.runs.files import csv_bytes, replace_file
 
     best, classes = found.argmax(axis=1), result.classes
@@ -435,22 +435,22 @@ def _save(
     keep_samples: bool = True,
     quiet: bool = True,
 ) -> None:
-    """Write the run folder with its pictures."""
+    """Write the run folder with its figures."""
     from dataclasses import replace
 
     from cdknet.runs.figures import illustrated
     from cdknet.runs.files import shown
     from cdknet.runs.format import LARGEST_SAMPLES, storable, write_run
 
-    kept = storable(X) if keep_samples else None
-    if keep_samples and kept is None:
+    stored = storable(X) if keep_samples else None
+    if keep_samples and stored is None:
         say(
             f"The samples are more than {LARGEST_SAMPLES / 2**30:.0f} GB and are not copied into the run: "
             "give cdknet explore and refine the --data again.",
             quiet=quiet,
         )
     run = model.to_run(ids=ids, source=shown(source), **(about or {}))
-    write_run(out, replace(illustrated(run, X), samples=kept), force=force)
+    write_run(out, replace(illustrated(run, X), samples=stored), force=force)
 
 
 def _comparison_json(comparison: Any) -> dict[str, Any]:

@@ -214,22 +214,22 @@ def take_the_consensus(case: Case, labels: Tensor | None) -> Verdict | None:
     few, n_clusters = math.ceil(case.restarts / 3), case.n_clusters  # each is one vote of many
 
     def label(part: Tensor) -> Tensor:
-        def voices(n: int, blends: Sequence[float], *, centered: bool) -> list[Tensor]:
+        def labels_for(n: int, blends: Sequence[float], *, centered: bool) -> list[Tensor]:
             rows = [_rows_of(graph, part, n, centered=centered) for graph in graphs]
             ways = [torch.cat([blend * part, U], dim=1) if blend else U for U in rows for blend in blends]
             return [case.kmeans(way, n, few) for way in ways]
 
         graphs = _graphs(part, n_clusters, GRAPHS)
-        said = [case.kmeans(part, restarts=few)]
-        said += voices(n_clusters, BLENDS, centered=True)
-        index = torch.stack(said, dim=1) + n_clusters * torch.arange(len(said))
-        votes = torch.zeros(len(part), n_clusters * len(said)).scatter_(1, index, 1.0)  # one-hot each
+        labelings = [case.kmeans(part, restarts=few)]
+        labelings += labels_for(n_clusters, BLENDS, centered=True)
+        index = torch.stack(labelings, dim=1) + n_clusters * torch.arange(len(labelings))
+        votes = torch.zeros(len(part), n_clusters * len(labelings)).scatter_(1, index, 1.0)  # one-hot each
         even = case.kmeans(votes)
         affinity = split_affinity(graphs[0], even.numpy())
         if affinity < SPLIT:
             return even
         found = _least_split(
-            graphs[0], n_clusters, lambda n: voices(n, CLOSE_BLENDS, centered=False), MUCH_LESS * affinity
+            graphs[0], n_clusters, lambda n: labels_for(n, CLOSE_BLENDS, centered=False), MUCH_LESS * affinity
         )
         return even if found is None else found
 

@@ -46,12 +46,12 @@ def median_distance(z: Tensor, *, sample: int = 2000, seed: int = 0) -> float:
     median = float(distances.median())
     if median > 0:
         return median
-    apart = distances[distances > 0]  # more than half of the pairs coincide: use the others
-    if not len(apart):
+    positive = distances[distances > 0]  # more than half of the pairs coincide: use the others
+    if not len(positive):
         raise ValueError(
             "Distances between features must not all be 0. Got the same features for every sample."
         )
-    return float(apart.median())
+    return float(positive.median())
 
 
 def leading_eigenpairs(
@@ -156,8 +156,8 @@ def nystrom_embedding(z: Tensor, r: int, sigma: float, *, landmarks: int, seed: 
         C.mul_(-2).add_(rows.square().sum(1)[:, None]).add_(marks.square().sum(1)).clamp_(min=0)
         C.mul_(-0.5 / sigma**2).exp_()
         values, vectors = torch.linalg.eigh(C[chosen])
-        keep = values > values[-1] * m * torch.finfo(z.dtype).eps
-        F = C @ (vectors[:, keep] * values[keep].rsqrt())  # K ≈ F Fᵀ
+        large = values > values[-1] * m * torch.finfo(z.dtype).eps
+        F = C @ (vectors[:, large] * values[large].rsqrt())  # K ≈ F Fᵀ
         degree = (F @ F.sum(dim=0)).clamp_(min=torch.finfo(z.dtype).tiny ** 0.5)
         F.mul_(degree.rsqrt()[:, None])
         F.sub_(F.mean(dim=0))  # H D^-½ F

@@ -10,7 +10,7 @@ import numpy as np
 
 from .checks import LONGEST_NAME, as_value_error, check_file, check_memory, lost_in_float32
 from .samples import Samples
-from .tables import FIX_GAP, Feature, Roles, TableOptions, assemble, roles_of
+from .tables import FIX_GAP, Feature, Roles, TableOptions, TableParts, assemble, roles_of
 
 ROWS_PER_BATCH = 65_536
 LARGEST_THRIFT = 100_000_000  # bytes of one string in the file's metadata
@@ -79,7 +79,7 @@ def _read(
             n += len(batch)
     if n != rows or n == 0:
         raise ValueError(f"{path}: must hold the {rows:,} rows that it declares, at least one. Got {n:,}.")
-    return assemble(path, features, n, size, roles, names, labels, ids, shape, options)
+    return assemble(TableParts(path, size, n, names, roles, features, labels, ids), shape, options)
 
 
 def _check_size(path: Path, metadata: Any, size: int) -> None:

@@ -152,7 +152,7 @@ def _read_csv(
         n += len(block)
     if n == 0:
         raise ValueError(f"{path}: must hold at least one row of values. Got column names only.")
-    return assemble(path, features, n, size, roles, names, labels, ids, shape, options)
+    return assemble(TableParts(path, size, n, names, roles, features, labels, ids), shape, options)
 
 
 def csv_rows(path: Path, file: Any) -> Iterator[list[str]]:
@@ -337,19 +337,22 @@ def _append(
             at += 1
 
 
-def assemble(
-    path: Path,
-    features: list[Feature],
-    n: int,
-    size: int,
-    roles: Roles,
-    names: list[str],
-    labels: list[str],
-    ids: list[str],
-    shape: Sequence[int] | None,
-    options: TableOptions,
-) -> Samples:
+class TableParts(NamedTuple):
+    """What was read of a table, column by column."""
+
+    path: Path
+    size: int  # bytes of the file
+    n: int  # rows
+    names: list[str]  # of all columns
+    roles: Roles
+    features: list[Feature]
+    labels: list[str]
+    ids: list[str]
+
+
+def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptions) -> Samples:
     """Put the columns side by side, categories as 0/1 columns, and report in the notes what was done."""
+    path, size, n, names, roles, features, labels, ids = parts
     widths = [len(feature.codes) if feature.is_text else 1 for feature in features]
     check_memory(path, 4 * n * sum(widths), size, "the table")
     X = np.zeros((n, sum(widths)), np.float32)

@@ -66,10 +66,10 @@ def teach(
     stage: str = "expand",
 ) -> Expansion:
     """Train a grown network: `targets_of_new` are the classes of `problem.new_rows`. Changes it in place."""
-    network, grown, kept = growth
+    network, grown, slow = growth
     groups, rates = [{"params": grown}], [options.learning_rate]
-    if kept and options.slow_rate > 0:
-        groups, rates = [*groups, {"params": kept}], [*rates, options.learning_rate * options.slow_rate]
+    if slow and options.slow_rate > 0:
+        groups, rates = [*groups, {"params": slow}], [*rates, options.learning_rate * options.slow_rate]
     optimizer = torch.optim.Adam(groups)
     set_rates(optimizer, *rates)
     loop = Loop(stage, context, optimizer, network=network)

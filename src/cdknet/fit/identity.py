@@ -23,7 +23,7 @@ PLAIN = bool | int | float | complex | str | bytes | np.generic
 
 
 def identity_of(part: Any) -> list[Any] | None:
-    """A module's layers, weights and which of them are trained; else a name, and a digest of code and values."""
+    """A module's layers, weights and which of them are trained; else a name and a digest."""
     if part is None:
         return None
     if isinstance(part, nn.Module):

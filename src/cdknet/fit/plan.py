@@ -103,7 +103,7 @@ def check_options(params: Mapping[str, Any], encoder: Any = None, clusterer: Any
     check_choice("method", params["method"], METHODS)
     method = method_of(params["method"])
     if callable(params.get("views")):
-        params["views"] = "auto"  # the value of the option; the function itself is one of the user's own parts
+        params["views"] = "auto"  # the option's value; the function itself is one of the user's own parts
     check_values(params)
     options: MethodOptions = method.options.named(params)
     if options.n_new_classes is None:

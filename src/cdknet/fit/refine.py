@@ -147,8 +147,8 @@ def refine(
     config |= {"samples_digest": samples_digest(opened.samples)}
     config |= {"refined": {"from": shown(folder.resolve().name), "revision": journal.revision}}
     refined = to_run(after, opened.ids, config)
-    kept = storable(opened.samples)
-    refined = replace(illustrated(refined, opened.samples), samples=kept)
+    stored = storable(opened.samples)
+    refined = replace(illustrated(refined, opened.samples), samples=stored)
     history.progress("map", 1, 1)  # the last chance to interrupt it
     write_run(out, refined, force=force, review=_carried_over(refined, journal.review, lesson))
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -158,10 +158,10 @@ def refine(
 def _is_job(unfinished: Path, of: dict[str, str]) -> bool:
     """Whether the folder holds a job with all these properties."""
     try:
-        kept = json.loads((unfinished / "job.json").read_bytes())
+        job = json.loads((unfinished / "job.json").read_bytes())
     except (OSError, ValueError):
         return False
-    return isinstance(kept, dict) and of.items() <= kept.items()
+    return isinstance(job, dict) and of.items() <= job.items()
 
 
 def taught(before: FitResult, opened: OpenedRun, lesson: Lesson, context: FitContext) -> FitResult:

@@ -1,4 +1,4 @@
-"""Samples on their way into a network: checked once, read batch by batch, never copied whole.
+"""Samples as inputs of a network: checked once, read batch by batch, never copied as a whole.
 
 A sample is a vector (d,), a grey image (h, w), an image with channels (c, h, w), or I/Q (2, length).
 """
@@ -16,11 +16,11 @@ from torch import Tensor
 from cdknet.core.columns import one_hot
 from cdknet.inputs.kind import SampleKind, kind_of
 
-CHUNK = 4096  # rows looked at together when all of them are looked at
+CHUNK = 4096  # rows per chunk when all of them are read
 
 
 class Inputs:
-    """Samples as the caller holds them (array, memory map or tensor); `take` gives some as a tensor."""
+    """Samples as the caller holds them (array, memory map or tensor); `take` returns some as a tensor."""
 
     def __init__(self, X: NDArray[Any] | Tensor) -> None:
         self.X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
@@ -33,7 +33,7 @@ class Inputs:
         return tuple(self.X.shape[1:])
 
     def take(self, rows: Tensor, device: torch.device | None = None) -> Tensor:
-        """Those rows as float32; uint8 comes out in [0, 1]."""
+        """These rows as float32; uint8 is scaled to [0, 1]."""
         batch = torch.from_numpy(np.ascontiguousarray(self.X[rows.numpy()])).to(device)
         return to_float(batch)
 
@@ -46,12 +46,12 @@ def to_float(batch: Tensor) -> Tensor:
 
 
 def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """X as an array that `Inputs` can read, or one clear error. Looks at every value once, in chunks."""
+    """X as an array that `Inputs` can read, or a clear error. Reads every value once, in chunks."""
     if hasattr(X, "toarray"):
         raise TypeError("X must be a dense array. Got a sparse one. Use X.toarray() if it fits memory.")
     if isinstance(X, Tensor):
         X = X.detach().cpu()
-        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # which numpy does not know
+        X = (X.float() if X.dtype == torch.bfloat16 else X).numpy()  # numpy has no bfloat16
     if np.ma.is_masked(X):
         raise ValueError("X must hold every value. Got masked ones. Fill them, or drop their rows.")
     names = getattr(X, "columns", None)  # of a data frame
@@ -101,9 +101,9 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
 
 
 def check_pixels(X: NDArray[Any], pixels: bool | None) -> None:
-    """Raise unless X is scaled as the samples of the fit, whose `pixels` were uint8 or not (None: unknown).
+    """Raise unless X is scaled as the samples of the fit. `pixels`: these were uint8 (None: unknown).
 
-    uint8 is divided by 255 and nothing else is, so the same values in another type would mean other samples.
+    Only uint8 is divided by 255, so the same values in another type would be different samples.
     """
     if pixels is None or pixels == (X.dtype == np.uint8):
         return
@@ -115,10 +115,10 @@ def check_pixels(X: NDArray[Any], pixels: bool | None) -> None:
     inside = X.dtype.kind == "b" or (X.dtype.kind == "f" and X.min() >= 0 and X.max() <= 1)
     if inside and np.isin(X, (0, 1)).all():
         raise ValueError(
-            "X must be uint8 as in fit: of 0 and 1 alone nobody can tell whether they were divided by 255. "
+            "X must be uint8 as in fit: values 0 and 1 do not show whether they were divided by 255. "
             f"Got {X.dtype}. Use X.astype(np.uint8), or 255 * X.astype(np.uint8) if 1 stands for 255."
         )
-    if inside:  # divided already
+    if inside:  # already divided
         return
     raise ValueError(
         f"X must be uint8 as in fit, or in [0, 1]. Got {X.dtype}. Use X.astype(np.uint8), or X / 255."
@@ -126,7 +126,7 @@ def check_pixels(X: NDArray[Any], pixels: bool | None) -> None:
 
 
 def refuse_copies(X: NDArray[Any]) -> None:
-    """Raise if all samples are one and the same."""
+    """Raise if all samples are the same."""
     for start in range(0, len(X), CHUNK):
         if (X[start : start + CHUNK] != X[:1]).any():
             return
@@ -136,7 +136,7 @@ def refuse_copies(X: NDArray[Any]) -> None:
 
 
 def _from_objects(array: NDArray[Any], names: Any = None) -> NDArray[Any]:
-    """Objects that are plainly numbers, as numbers; anything else is refused, and its column named."""
+    """Objects that are numbers, as a numeric array; anything else raises an error that names its column."""
     try:
         numbers: NDArray[Any] = array.astype(np.float64)
         return numbers
@@ -158,7 +158,7 @@ def _are_numbers(column: NDArray[Any]) -> bool:
 
 
 def _column(names: Any, j: int) -> str:
-    """Where an entry is, if its column has a name."""
+    """The column of an entry for a message, if it has a name."""
     return "" if names is None else f", in column {names[j]!r}"
 
 
@@ -178,11 +178,11 @@ def _check_finite(array: NDArray[Any], names: Any = None) -> None:
 
 
 def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation to standardise by: of each feature of a vector, of each channel else.
+    """Mean and standard deviation to standardise by: per feature of a vector, otherwise per channel.
 
     Over at most 20,000 rows, evenly spaced. A feature that is constant, up to rounding of its own values or
-    of the largest feature's, gets deviation 1; columns of a table may have units that are far apart. Of
-    columns of two values, and of those of a category, see `_scale_of_marks`.
+    of the largest feature's, gets deviation 1. Columns of a table may have very different units. For columns
+    of two values and for categorical columns, see `_scale_of_marks`.
     """
     rows = torch.arange(len(inputs)) if rows is None else rows
     if len(rows) > 20_000:
@@ -193,7 +193,7 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
     shift: Tensor | None = None
     for part in rows.split(CHUNK):
         x = inputs.take(part).double().reshape(len(part), channels, -1)
-        shift = x.mean(dim=(0, 2)) if shift is None else shift  # squares of small numbers only
+        shift = x.mean(dim=(0, 2)) if shift is None else shift  # so that only small numbers are squared
         x = x - shift[:, None]
         count += x.shape[0] * x.shape[2]
         total += x.sum(dim=(0, 2))
@@ -211,10 +211,10 @@ def input_statistics(inputs: Inputs, rows: Tensor | None = None) -> tuple[Tensor
 
 
 def _scale_of_marks(inputs: Inputs, rows: Tensor) -> Tensor:
-    """(d,) what to divide columns of two values by; 0 for others.
+    """(d,) the divisor of columns of two values; 0 for other columns.
 
-    A category (0 and at most a single 1 in a row) or a column of two values, whichever these are, then weighs
-    about as much as a number, and a rare value not more than a frequent one.
+    With it, a category (one-hot columns, at most a single 1 per row) or a column of any two values weighs
+    about as much as a numeric column, and a rare value not more than a frequent one.
     """
     low, high = inputs.take(rows[:1])[0], inputs.take(rows[:1])[0]
     for part in rows.split(CHUNK):

@@ -1,10 +1,10 @@
-"""What a sample is, by its shape. The one rule; everybody asks here."""
+"""The kind of a sample, by its shape. This is the only place with that rule."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-LEAST_SIDE = 6  # pixels: a smaller picture has nothing that a convolution could look at
+LEAST_SIDE = 6  # pixels: smaller images are too small for convolutions
 LEAST_LENGTH = 32  # samples of a recording: the paper's network for radio halves it five times
 
 
@@ -22,15 +22,15 @@ class SampleKind(Enum):
 
     @property
     def shown_as(self) -> str:
-        """How a person looks at it: "image", "radio" or "vector"."""
+        """How it is displayed: "image", "radio" or "vector"."""
         return "image" if self.is_image else "radio" if self is SampleKind.IQ else "vector"
 
 
 def kind_of(shape: tuple[int, ...]) -> SampleKind:
     """The kind of a sample of this shape: (d,), (h, w), (channels, h, w), or (2, length) for I/Q.
 
-    Two rows of at least `LEAST_LENGTH` are I/Q. Of pictures below `LEAST_SIDE` pixels a side, and of shorter
-    recordings, only the values count: they are vectors.
+    Two rows of at least `LEAST_LENGTH` are I/Q. Images with a side below `LEAST_SIDE` pixels, and shorter
+    recordings, are treated as vectors.
     """
     if len(shape) == 2 and shape[0] == 2 and shape[1] >= LEAST_LENGTH:
         return SampleKind.IQ

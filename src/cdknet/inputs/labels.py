@@ -1,4 +1,4 @@
-"""Labels as users write them, and names for classes that nobody has named."""
+"""Labels as users write them, and names for new classes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sklearn.exceptions import DataConversionWarning
 
 from cdknet.core.openworld import UNLABELED
 
-MOST = 2**63 - 1  # the largest number of a class
+MOST = 2**63 - 1  # the largest class number
 
 
 class Labels(NamedTuple):
@@ -32,7 +32,7 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
         listed = y
         y = y.detach().cpu().numpy() if isinstance(y, torch.Tensor) else np.asarray(y)
         if isinstance(listed, (list, tuple)) and y.dtype.kind in "SU":
-            y = np.asarray(listed, dtype=object)  # else a None or NaN among names would be one of them
+            y = np.asarray(listed, dtype=object)  # else numpy would turn None or NaN into a name
     except ValueError as error:
         raise ValueError(f"y must be a list of labels. Got {error}.") from None
     if y.ndim == 2 and y.shape[1] == 1:
@@ -43,12 +43,12 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
         )
         y = y.ravel()
     if y.ndim != 1:
-        raise ValueError(f"y must be one-dimensional, one label a sample. Got shape {y.shape}.")
+        raise ValueError(f"y must be one-dimensional, one label per sample. Got shape {y.shape}.")
     if len(y) != n:
         raise ValueError(
             f"y must have one label a sample ({n}). Got {len(y)}: inconsistent numbers of samples."
         )
-    if y.dtype.kind in "OT":  # T: numpy's own text of any length
+    if y.dtype.kind in "OT":  # T: numpy's variable-length strings
         y = _labels_from_objects(y)
     if y.dtype.kind == "f":
         y = np.where(np.isnan(y), UNLABELED, y)  # as pandas writes whole numbers with gaps
@@ -103,12 +103,12 @@ def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
 
 
 def _is_missing(value: Any) -> bool:
-    """None, NaN, or NA as pandas has it, which is not imported for that."""
+    """None, NaN or pandas' NA, without importing pandas."""
     return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def check_problem(labels: Labels, n_new_classes: int) -> None:
-    """Raise unless there are classes to know, samples to discover in, and enough of both."""
+    """Raise unless there are enough old classes and enough unlabelled samples."""
     n_unlabelled = int((labels.targets == UNLABELED).sum())
     n_old, n_labelled = len(labels.old_classes), len(labels.targets) - n_unlabelled
     if n_old < 2:

@@ -1,4 +1,4 @@
-"""Every doubt about the data of a fit, in one place."""
+"""All warnings about the data of a fit, in one place."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from cdknet.inputs.labels import Labels
 
 MOST_COMPARED, FEWEST_COMPARED, MOST_VALUES, TREES = 2000, 50, 4_000_000, 60
 
-FEW = 5  # unlabelled samples per new class: with fewer there is little to learn from
-MIXED = 0.3  # share of unlabelled samples that look labelled from which on there is a warning
+FEW = 5  # unlabelled samples per new class: with fewer, there is a warning
+MIXED = 0.3  # share of unlabelled samples that look old: from here, there is a warning
 
 
 class DataWarnings(NamedTuple):
-    """Sentences about the data of a fit."""
+    """Warnings about the data of a fit, as sentences."""
 
     sentences: list[str]
-    look_old: float | None  # share of the unlabelled samples that look labelled, where it is large
+    look_old: float | None  # share of the unlabelled samples that look old, if it is large
 
 
 def data_warnings(
     X: NDArray[Any], labels: Labels, columns: Sequence[str] | None, n_new_classes: int, *, novelty: bool
 ) -> DataWarnings:
-    """Every doubt about samples and labels. With `novelty` some unlabelled samples may well be old."""
+    """All warnings about samples and labels. With `novelty`, unlabelled samples may be old."""
     share = 0.0 if novelty else among_old(X, labels.targets)
     named = labels.old_classes[labels.targets[labels.targets >= 0]]
     sentences = [*doubts(X, columns), *odd_labels(named), *mixed(share)]
@@ -41,10 +41,11 @@ def data_warnings(
 def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
     """Share of the unlabelled rows of X, (n, d), that look like labelled ones.
 
-    A random forest learns which rows are labelled, and is asked about rows it has not seen: it says so of an
-    unlabelled sample of an old class more often than of the average sample. Unlike nearest neighbours, it
-    ignores columns that say nothing. At most 2,000 rows are used, fewer of very long ones. The share is 0 for
-    samples that are not vectors (pixels look alike anyway) and for a few samples.
+    A random forest learns which rows are labelled, and then predicts it for rows it has not seen. For an
+    unlabelled sample of an old class it predicts "labelled" more often than for the average sample. Unlike
+    nearest neighbours, it ignores uninformative columns. At most 2,000 rows are used, fewer if they are very
+    long. The share is 0 for samples that are not vectors (pixels look similar anyway), and if there are only
+    a few samples.
     """
     if X.ndim != 2:
         return 0.0
@@ -56,12 +57,12 @@ def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
     from sklearn.ensemble import RandomForestClassifier
 
     forest = RandomForestClassifier(TREES, min_samples_leaf=3, oob_score=True, random_state=0)
-    said = forest.fit(Inputs(X).take(torch.from_numpy(rows)).numpy(), labelled).oob_decision_function_[:, 1]
-    return float((said[~labelled] >= labelled.mean()).mean())
+    chance = forest.fit(Inputs(X).take(torch.from_numpy(rows)).numpy(), labelled).oob_decision_function_[:, 1]
+    return float((chance[~labelled] >= labelled.mean()).mean())
 
 
 def mixed(share: float) -> list[str]:
-    """A sentence where a large share of the unlabelled samples look old, though all are taken for new."""
+    """A warning if many of the unlabelled samples look old, though all are assumed to be new."""
     if share < MIXED:
         return []
     return [
@@ -73,7 +74,7 @@ def mixed(share: float) -> list[str]:
 
 
 def scarce(targets: NDArray[np.int64], n_new_classes: int) -> list[str]:
-    """A sentence where there are fewer than `FEW` unlabelled samples for each new class asked for."""
+    """A warning if there are fewer than `FEW` unlabelled samples per new class."""
     n = int((targets == UNLABELED).sum())
     if not n_new_classes <= n < FEW * n_new_classes:
         return []

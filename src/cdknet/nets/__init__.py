@@ -1,1 +1,1 @@
-"""Networks: weights, no training."""
+"""Networks: layers and weights. No training."""

@@ -1,4 +1,4 @@
-"""The paper's three architectures, ours, and how a network is built for samples of a shape."""
+"""The paper's three architectures, our own ones, and how to build a network for samples of a given shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_SIDE = {"paper-mnist": 6, "paper-cifar": 10}  # pixels
 
 
 class Architecture(NamedTuple):
-    """How to build a trunk for samples of a shape, and what goes on top of it."""
+    """How to build a trunk for samples of a given shape, and what goes on top of it."""
 
     trunk: Callable[[tuple[int, ...]], nn.Sequential]
     feature_size: int
@@ -28,7 +28,7 @@ class Architecture(NamedTuple):
 
 
 def _pooled_relu(pool: nn.Module) -> tuple[nn.Module, nn.Module]:
-    """ReLU, then the maximum of neighbours: the same the other way round, on a fraction of the values."""
+    """ReLU after max pooling: the same result as before it, on a fraction of the values."""
     return pool, nn.ReLU()
 
 
@@ -66,7 +66,7 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
         channels = 128
     flattened = 128 * (shape[1] // 32)
     trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(flattened, 256), nn.ReLU())
-    for layer in trunk:  # He's start: under torch's own, eleven layers pass on too little to learn from
+    for layer in trunk:  # He initialisation: with torch's default, the signal vanishes over eleven layers
         if isinstance(layer, (nn.Conv1d, nn.Linear)):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             nn.init.zeros_(layer.get_parameter("bias"))
@@ -74,10 +74,10 @@ def paper_rf(shape: tuple[int, ...]) -> nn.Sequential:
 
 
 def small(shape: tuple[int, ...]) -> nn.Sequential:
-    """Made for two CPU cores: strided, normalised over the batch, a projection of two layers at the end.
+    """Made for two CPU cores: strided convolutions, batch normalisation, a final projection of two layers.
 
-    Grey pictures: three strided convolutions. Colour: residual blocks, trained on parts of the pictures.
-    I/Q: over time. Else: dense layers.
+    Grey images: three strided convolutions. Colour images: residual blocks, trained on crops. I/Q:
+    convolutions over time. Otherwise: dense layers.
     """
     kind = kind_of(shape)
     if kind is SampleKind.IQ:
@@ -119,8 +119,8 @@ def mlp(shape: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 256), nn.ReLU(), Dropout(0.25))
 
 
-ENCODER_FEATURES = 128  # on a user's own encoder
-UNTRAINED = ("none", "pca")  # the samples as they are
+ENCODER_FEATURES = 128  # size of the features on top of a user's own encoder
+UNTRAINED = ("none", "pca")  # the samples themselves
 ARCHITECTURES = {
     "paper-mnist": Architecture(paper_mnist, feature_size=128, dropout=0.5),
     "paper-cifar": Architecture(paper_cifar, feature_size=512, dropout=0.5),
@@ -151,17 +151,17 @@ def build_network(
 ) -> Network:
     """An untrained network for samples of `shape`; a copy of `encoder` is its trunk if one is given.
 
-    `statistics` are the (mean, deviation) the input is standardised by; without them it passes as it is.
+    `statistics` are the (mean, deviation) by which the input is standardised; without them it is unchanged.
     """
     if torch.get_default_dtype() != torch.float32:
         raise ValueError(
-            "torch's default type must be float32, in which networks count. Got "
+            "torch's default type must be float32, the type of our networks. Got "
             f"{torch.get_default_dtype()}. Call torch.set_default_dtype(torch.float32) first."
         )
     name = choose_architecture(shape) if architecture == "paper" else architecture
     design = ARCHITECTURES[name]
     if encoder is not None:
-        trunk: nn.Module = copy.deepcopy(encoder).cpu()  # wherever it lives: the network is moved as a whole
+        trunk: nn.Module = copy.deepcopy(encoder).cpu()  # on any device: the network is moved as a whole
         add_channel, dropout, default_size = False, 0.0, ENCODER_FEATURES
     else:
         _check_fits(name, shape)
@@ -179,7 +179,7 @@ def build_network(
     rectified = encoder is not None or design.rectified
     penultimate, head = nn.Linear(width, size), nn.Linear(size, n_classes)
     network = Network(intake, trunk, penultimate, dropout, head, rectified=rectified)
-    network.samples_meet |= encoder is not None  # nobody knows what a user's own layers do with a batch
+    network.samples_meet |= encoder is not None  # a user's own layers may mix the samples of a batch
     return network
 
 
@@ -198,7 +198,7 @@ def _check_fits(name: str, shape: tuple[int, ...]) -> None:
 
 
 def _output_width(intake: Intake, trunk: nn.Module, shape: tuple[int, ...]) -> int:
-    """Number of values the trunk gives for one sample."""
+    """Number of values that the trunk outputs for one sample."""
     was_training = trunk.training
     trunk.eval()
     try:

@@ -1,7 +1,7 @@
-"""Augmented views: the same sample, changed a little. What stays the same across views is what it is.
+"""Augmented views: slightly changed versions of a sample that should not change its class.
 
 Each function takes a float batch (n, ...) and a generator and returns a batch of the same shape. The kind of
-a sample says which one suits it (`SampleKind`); a user may pass a function of their own.
+a sample determines which one suits it (`SampleKind`). Users may pass a function of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Views = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def _spread(n: int, most: float, generator: torch.Generator) -> Tensor:
-    """n numbers evenly spread over [-most, most]."""
+    """n random numbers, uniform in [-most, most]."""
     return (2 * torch.rand(n, generator=generator) - 1) * most
 
 
@@ -33,9 +33,9 @@ def warp(
     shift: float,
     aspect: float = 0.0,
 ) -> Tensor:
-    """A random affine map per picture: `turn` in degrees, the others as shares. (n, c, h, w).
+    """A random affine map per image: `turn` in degrees, the others as shares. (n, c, h, w).
 
-    `seen` is how much of the picture's width is in the view, from ... to: below 1 it is larger.
+    `seen` is the range of the share of the image's width that the view shows: below 1, the view is enlarged.
     """
     n = len(x)
     angle = _spread(n, math.radians(turn), generator)
@@ -46,19 +46,19 @@ def warp(
     rows = [cosine * stretch, _spread(n, shear, generator) - sine, across, sine, cosine / stretch, down]
     matrix = torch.stack(rows, dim=1).reshape(n, 2, 3).to(x)
     grid = nn.functional.affine_grid(matrix, list(x.shape), align_corners=False)
-    low = _darkest(x)  # what lies outside the picture is as dark as that
+    low = _darkest(x)  # the value outside the image
     return nn.functional.grid_sample(x - low, grid, align_corners=False) + low
 
 
 def _darkest(pictures: Tensor) -> Tensor:
-    """The darkest pixel of each picture, (n, 1, 1, 1): no picture changes another's views."""
+    """The darkest pixel of each image, (n, 1, 1, 1). Per image, so that none affects another's views."""
     return pictures.amin(dim=(1, 2, 3), keepdim=True)
 
 
 def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Turned, zoomed, stretched and shifted; brighter or darker, more or less contrast; half are blurred.
+    """Rotated, zoomed, stretched and shifted; brightness and contrast changed; half of them blurred.
 
-    (n, h, w) or (n, c, h, w). Not mirrored: a mirrored digit or letter is another one.
+    (n, h, w) or (n, c, h, w). Not mirrored: that would change a digit or letter.
     """
     n, pictures = len(x), x if x.ndim == 4 else x.unsqueeze(1)
     low = _darkest(pictures)
@@ -67,7 +67,7 @@ def grey_views(x: Tensor, generator: torch.Generator) -> Tensor:
     peak = pictures.amax(dim=(1, 2, 3), keepdim=True).clamp_min(torch.finfo(x.dtype).tiny)
     pictures = (pictures / peak).clamp_min(0).pow(gamma) * peak * gain
     blurred = (torch.rand(n, generator=generator) < 0.5).to(x.device).view(-1, 1, 1, 1)
-    if min(pictures.shape[-2:]) >= 16:  # a smaller picture has nothing to spare
+    if min(pictures.shape[-2:]) >= 16:  # smaller images would lose too much
         pictures = torch.where(blurred, nn.functional.avg_pool2d(pictures, 3, 1, 1), pictures)
     pictures = pictures + low
     return pictures if x.ndim == 4 else pictures.squeeze(1)
@@ -87,10 +87,10 @@ def colour_views(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def radio_views(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Another channel: turned a little in phase and frequency, a weak echo, louder or not, with noise.
+    """Another channel: small phase and frequency offsets, a weak echo, another gain, and noise.
 
-    I/Q, (n, 2, length). Little, because a receiver has taken out most of it, and what is left of the phase
-    tells transmitters apart: turned by any angle, they look alike.
+    I/Q, (n, 2, length). The phase offset is small because a receiver has removed most of it, and the
+    remaining phase distinguishes transmitters: rotated by any angle, they look the same.
     """
     n, _, length = x.shape
     degrees = (
@@ -104,23 +104,23 @@ def radio_views(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _turned(x: Tensor, degrees: Tensor) -> Tensor:
-    """x times e^{j angle}, I and Q apart: (n, 2, length) by (n, length) or (n, 1)."""
+    """x times e^{j angle}, with I and Q as rows: (n, 2, length) by (n, length) or (n, 1)."""
     angle = torch.deg2rad(degrees).to(x)
     i, q = x[:, 0], x[:, 1]
     return torch.stack([angle.cos() * i - angle.sin() * q, angle.sin() * i + angle.cos() * q], dim=1)
 
 
 def vector_views(x: Tensor, generator: torch.Generator) -> Tensor:
-    """A fifth of the features replaced by another sample's, and noise a tenth of each feature's spread.
+    """A fifth of the features replaced by another sample's, plus noise of a tenth of each feature's spread.
 
-    Of categorical columns (`is_categorical`) half are replaced: otherwise a handful of values that identify a
-    sample at once, whatever its numbers say, would be all that is learned.
+    Half of the categorical columns (`is_categorical`) are replaced: otherwise their few values would identify
+    a sample, and the network would learn nothing else.
     """
     other = x[torch.randperm(len(x), generator=generator).to(x.device)]
     replaced = torch.where(is_categorical(x), 0.5, 0.2) if x.ndim == 2 else 0.2
-    kept = torch.rand(x.shape, generator=generator).to(x.device) > replaced
+    unchanged = torch.rand(x.shape, generator=generator).to(x.device) > replaced
     noise = torch.randn(x.shape, generator=generator).to(x) * x.std(dim=0, correction=0)
-    return torch.where(kept, x, other) + 0.1 * noise
+    return torch.where(unchanged, x, other) + 0.1 * noise
 
 
 VIEWS: dict[str, Views] = {
@@ -132,7 +132,7 @@ VIEWS: dict[str, Views] = {
 
 
 def check_views(name: str, shape: tuple[int, ...]) -> None:
-    """Raise if samples of this shape cannot be seen in these views."""
+    """Raise if these views do not suit samples of this shape."""
     kind = kind_of(shape)
     fits = {
         "grey": len(shape) in (2, 3),
@@ -152,7 +152,7 @@ def view_function(name: str, own: Views | None) -> Views:
 
 
 def _checked(own: Views) -> Views:
-    """A user's views: of a copy, since they may work in place; the result must have the same shape."""
+    """A user's views, called on a copy, since they may work in place. The result must have the same shape."""
 
     def view(x: Tensor, generator: torch.Generator) -> Tensor:
         seen = own(x.clone(), generator)

@@ -1,4 +1,4 @@
-"""Expansion (stage 3): more outputs, units and filters. Old outputs stay what they were."""
+"""Expansion (stage 3): more outputs, units and filters. The values of old outputs do not change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Growth(NamedTuple):
 
 
 def grow(network: Network, strategy: str, n_new_classes: int, extra_units: float = 0.25) -> Growth:
-    """A copy of `network` with `n_new_classes` more outputs; its logits of old classes are the same.
+    """A copy of `network` with `n_new_classes` more outputs; its logits of old classes do not change.
 
     `last`: outputs only. `last-two` (the paper's): also `extra_units` more features. `all`: also every
     layer of the trunk, convolution filters doubled.
@@ -53,7 +53,7 @@ _SHAPELESS = (nn.ReLU, nn.Dropout, nn.MaxPool1d, nn.MaxPool2d, nn.Flatten)
 
 
 def check_growable(trunk: nn.Module) -> nn.Sequential:
-    """The trunk, if it is a plain sequence of layers each of which can grow."""
+    """Return the trunk if it is a plain sequence of layers that can all grow, else raise."""
     if isinstance(trunk, nn.Sequential):
         kinds = _GROWABLE + _SHAPELESS
         odd = [part for part in trunk if not isinstance(part, kinds) or getattr(part, "groups", 1) != 1]
@@ -67,7 +67,7 @@ def check_growable(trunk: nn.Module) -> nn.Sequential:
 
 
 def _grow_trunk(trunk: nn.Module, extra_units: float, width_below: int) -> int:
-    """Widen every layer of a plain sequential trunk in place; how many more values it gives."""
+    """Widen every layer of a plain sequential trunk in place; return how many outputs it gained."""
     trunk = check_growable(trunk)
     extra, last_width = 0, 0  # channels that the layer below gained, channels it had
     for index, layer in enumerate(trunk):
@@ -105,7 +105,7 @@ def _more_filters(layer: nn.Conv1d | nn.Conv2d, more_out: int, more_in: int) -> 
 
 
 def _keep_old(layer: nn.Module, wide: nn.Module) -> None:
-    """Old weights are kept; old outputs give new inputs weight 0; new outputs start as a fresh layer's."""
+    """Copy old weights. Old outputs give new inputs weight 0; new outputs start as in a new layer."""
     old = layer.get_parameter("weight")
     wide.to(old.device, old.dtype)
     n_out, n_in = old.shape[:2]

@@ -1,4 +1,4 @@
-"""Layers that torch lacks, or has slower on a CPU. Weights have the names and shapes of torch's own."""
+"""Layers that torch lacks, or that are slower in torch on a CPU. Weights have torch's names and shapes."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from torch import Tensor, nn
 
 
 def channels_last(*layers: nn.Module) -> nn.Sequential:
-    """The layers in turn, their weights in the memory layout that convolutions on a CPU like best."""
+    """The layers in sequence, with weights in the memory layout that is fastest for convolutions on a CPU."""
     return nn.Sequential(*layers).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 class ChannelsLast(nn.Module):
-    """Pictures in that layout too."""
+    """Puts images into that layout, too."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.contiguous(memory_format=torch.channels_last)
 
 
 class Crop(ChannelsLast):
-    """Also only a part of them, three quarters as high and wide: nearly half the work is saved.
+    """Also crops images to three quarters of height and width, which saves nearly half of the work.
 
-    While training, at a place drawn for the batch; else the middle.
+    In training, at a random position per batch; otherwise, at the centre.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ class Crop(ChannelsLast):
 
 
 class Residual(nn.Module):
-    """x + two 3x3 convolutions of it, each normalised over the batch."""
+    """x + two 3x3 convolutions of it, each with batch normalisation."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Residual(nn.Module):
 def normalised(
     channels: int, filters: int, width: int, *, stride: int = 1, flat: bool = False
 ) -> list[nn.Module]:
-    """A convolution (over time if `flat`), normalised over the batch, and ReLU."""
+    """A convolution (over time if `flat`), batch normalisation and ReLU."""
     if flat:
         return [
             OverTime(channels, filters, width, stride, width // 2, bias=False),
@@ -66,9 +66,9 @@ def normalised(
 
 
 class OverTime(nn.Conv1d):
-    """A convolution over time, of recordings laid out as pictures one pixel high: faster than torch's own.
+    """A convolution over time, of recordings as images one pixel high: faster than torch's own.
 
-    From (n, channels, length), or what another such layer gave, to (n, filters, 1, length).
+    From (n, channels, length), or the output of another such layer, to (n, filters, 1, length).
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class OverTime(nn.Conv1d):
 
 
 class Dropout(nn.Dropout):
-    """Dropout as torch has it, drawn by bytes where p is a whole number of 256ths: a third of the time."""
+    """Dropout as in torch. If p is a multiple of 1/256, it draws bytes, which takes a third of the time."""
 
     def forward(self, x: Tensor) -> Tensor:
         limit = 256 * self.p
@@ -96,5 +96,5 @@ class Dropout(nn.Dropout):
         if x.ndim != 4 or not x.is_contiguous(memory_format=torch.channels_last):
             x = x.contiguous()
         words = torch.empty((x.numel() + 7) // 8, dtype=torch.int64).random_(-(2**63), None)
-        drawn = words.view(torch.uint8).as_strided(x.shape, x.stride())  # laid out in memory as x is
+        drawn = words.view(torch.uint8).as_strided(x.shape, x.stride())  # the memory layout of x
         return x * (drawn >= int(limit)).to(x.dtype).mul_(1 / (1 - self.p))

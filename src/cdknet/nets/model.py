@@ -1,4 +1,4 @@
-"""What predicts: a network, and a classifier of its features where it has no outputs for new classes."""
+"""The model: a network, and a classifier of its features if it has no outputs for new classes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cdknet.nets.architectures import ARCHITECTURES, build_network
 from cdknet.nets.growth import grow
 from cdknet.nets.network import Embedded, Network, embed
 
-LARGEST_SAMPLE = 2**26  # values of one sample
-_NETWORK = "network."  # before the names of the network's weights
+LARGEST_SAMPLE = 2**26  # most values of one sample
+_NETWORK = "network."  # prefix of the names of the network's weights
 
 
 class Blueprint(NamedTuple):
-    """All that is needed to build a network anew before its weights are loaded. Plain JSON values."""
+    """All that is needed to build a network before its weights are loaded. Plain JSON values."""
 
-    architecture: str  # an older version has "encoder" here for a user's own
+    architecture: str  # older versions have "encoder" here for a user's own encoder
     sample_shape: tuple[int, ...]
     statistics_size: int
     feature_size: int | None
@@ -31,11 +31,11 @@ class Blueprint(NamedTuple):
     n_new_classes: int
     expansion: str
     extra_units: float
-    pixels: bool | None = None  # the samples were uint8; None: an older version did not say
+    pixels: bool | None = None  # the samples were uint8; None: not stored by older versions
     own_encoder: bool = False  # the trunk is a user's own
 
     def check(self, n_weights: int) -> None:
-        """Raise unless the network of this shape can be one of `n_weights` weights: before it is built."""
+        """Raise if a network of this shape cannot have `n_weights` weights. Called before it is built."""
         if self.architecture not in (*ARCHITECTURES, "encoder"):
             raise ValueError(f"The run must have a network that there is. Got {self.architecture!r:.100}.")
         grown = math.ceil(self.extra_units * (self.feature_size or 0)) if self.expansion != "none" else 0
@@ -52,7 +52,7 @@ class Blueprint(NamedTuple):
             raise ValueError(f"The run's samples must have a shape to work with. Got {self.sample_shape}.")
 
     def build(self, encoder: nn.Module | None = None) -> Network:
-        """A network of this shape, with weights of no meaning."""
+        """A network of this shape, with arbitrary weights."""
         older = self.architecture == "encoder"
         own = self.own_encoder or older
         if own != (encoder is not None):
@@ -61,7 +61,7 @@ class Blueprint(NamedTuple):
                 if own
                 else "This model was made with a built-in network: leave encoder out."
             )
-        with torch.random.fork_rng(devices=[]):  # the caller's own randomness goes on as it was
+        with torch.random.fork_rng(devices=[]):  # do not change the caller's random state
             network = build_network(
                 self.sample_shape,
                 self.n_old_classes,
@@ -76,11 +76,11 @@ class Blueprint(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What predicts: the expanded network, or, without expansion, a classifier of f(x)."""
+    """The expanded network or, without expansion, a network and a classifier of f(x)."""
 
     network: Network
     normalize: bool
-    classifier: Classifier | None = None  # None where the network has all outputs
+    classifier: Classifier | None = None  # None if the network has outputs for all classes
 
     def apply(self, inputs: Inputs) -> Embedded:
         """Features f(x) and logits over old and new classes, of every sample."""
@@ -115,7 +115,7 @@ class Model(NamedTuple):
         scale: float,
         neighbors: int,
     ) -> Model:
-        """The model that `arrays` are of, in a network built by its blueprint."""
+        """The model with these `arrays`, in a network built from its blueprint."""
         state = {
             name.removeprefix(_NETWORK): torch.from_numpy(weight)
             for name, weight in weights.items()

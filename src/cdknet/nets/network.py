@@ -19,7 +19,7 @@ from cdknet.inputs.arrays import CHUNK, Inputs
 from cdknet.inputs.kind import SampleKind, kind_of
 from cdknet.nets.layers import Dropout
 
-PORTION = 128  # samples that go through a trunk at a time on a CPU: its cache holds what they make
+PORTION = 128  # samples per pass through a trunk on a CPU: their activations fit its cache
 
 
 class Intake(nn.Module):
@@ -56,7 +56,7 @@ class Network(nn.Module):
     ) -> None:
         super().__init__()
         self.rectified = rectified  # ReLU after the penultimate layer
-        self.in_bfloat16 = False  # while training, the trunk counts in bfloat16
+        self.in_bfloat16 = False  # in training, the trunk computes in bfloat16
         self.samples_meet = any(isinstance(layer, _BatchNorm) for layer in trunk.modules())  # in training
         self.intake = intake
         self.trunk = trunk
@@ -72,7 +72,7 @@ class Network(nn.Module):
         return torch.relu(z) if self.rectified else z
 
     def _portions(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The batch in parts that a processor's cache can hold; whole where samples meet, or on a GPU."""
+        """The batch in parts that fit a processor's cache; whole if samples interact, or on a GPU."""
         if x.device.type != "cpu" or (self.training and self.samples_meet):
             return (x,)
         portions: tuple[Tensor, ...] = x.split(PORTION)
@@ -82,12 +82,12 @@ class Network(nn.Module):
         return self.classify(self.features(x))
 
     def classify(self, features: Tensor) -> Tensor:
-        """Logits from features that are at hand already."""
+        """Logits from features."""
         logits: Tensor = self.head(self.dropout(features))
         return logits
 
     def train(self, mode: bool = True) -> Network:
-        """As usual, but a trunk whose every weight is frozen keeps its running statistics too."""
+        """As usual, but a trunk with all weights frozen does not update its running statistics either."""
         super().train(mode)
         weights = list(self.trunk.parameters())
         if weights and not any(weight.requires_grad for weight in weights):
@@ -95,7 +95,7 @@ class Network(nn.Module):
         return self
 
     def train_without_dropout(self) -> Network:
-        """Training mode for methods that know no dropout: of a sample all steps see the same features."""
+        """Training mode without dropout: every step sees the same features of a sample."""
         self.train()
         for layer in self.modules():
             if isinstance(layer, nn.Dropout):
@@ -103,7 +103,7 @@ class Network(nn.Module):
         return self
 
     def trainable(self) -> list[nn.Parameter]:
-        """The weights that may change: all but those that were frozen."""
+        """All weights but the frozen ones."""
         return [weight for weight in self.parameters() if weight.requires_grad]
 
     @property
@@ -112,9 +112,10 @@ class Network(nn.Module):
 
 
 class Projection(Network):
-    """No network to train: features are what the trunk gives, as it is or on its leading principal axes.
+    """No network to train: features are the outputs of the trunk, or their leading principal components.
 
-    With an empty trunk, the samples themselves: for baselines, and for embeddings that are good already.
+    With an empty trunk, they are the samples themselves: for baselines, and for embeddings that are already
+    good.
     """
 
     def frozen(self) -> Projection:
@@ -123,7 +124,7 @@ class Projection(Network):
         return self
 
     def fit(self, inputs: Inputs, seed: int) -> Projection:
-        """Set the principal axes from (at most 20,000 of) the samples, where there are axes to set."""
+        """Compute the principal axes, if any, from at most 20,000 of the samples."""
         if isinstance(self.penultimate, nn.Identity):
             return self
         from sklearn.decomposition import PCA
@@ -144,7 +145,7 @@ class Projection(Network):
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Does the processor multiply in bfloat16 itself? Elsewhere that is slower than float32."""
+    """Whether the processor multiplies in bfloat16 natively. Without that it is slower than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
@@ -152,7 +153,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 class Embedded(NamedTuple):
-    """What a network says of samples, in evaluation mode."""
+    """The outputs of a network for samples, in evaluation mode."""
 
     features: Tensor  # (n, d), of unit length if asked
     logits: Tensor  # (n, classes)
@@ -161,7 +162,7 @@ class Embedded(NamedTuple):
 def embed(
     network: Network, inputs: Inputs, rows: Tensor | None = None, *, normalize: bool, batch_size: int = 1024
 ) -> Embedded:
-    """Features and logits of those rows (all by default), on the CPU, without gradients."""
+    """Features and logits of these rows (by default, of all), on the CPU, without gradients."""
     rows = torch.arange(len(inputs)) if rows is None else rows
     was_training = network.training
     network.eval()
@@ -178,7 +179,7 @@ def embed(
 
 
 def as_vectors(network: Network, inputs: Inputs, rows: Tensor) -> Tensor | None:
-    """Samples as the network takes them in, where they are vectors; else None: pixels are no features."""
+    """The standardised inputs of the network if samples are vectors; else None: pixels are not features."""
     if kind_of(inputs.sample_shape) is not SampleKind.VECTOR:
         return None
     with torch.no_grad():

@@ -1,1 +1,1 @@
-"""What every training shares: the problem, the context of a fit, epochs that survive an interruption."""
+"""What all stages share: the problem, the context of a fit, and epochs that can be resumed."""

@@ -1,4 +1,4 @@
-"""What every stage of a fit is given beside its network, problem and options."""
+"""What every stage of a fit gets in addition to its network, problem and options."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ class FitContext:
     views: Views | None = None
 
     def changed(self, **changes: Any) -> FitContext:
-        """The same with another seed, history, ..."""
+        """A copy with another seed, history, ..."""
         return replace(self, **changes)

@@ -1,4 +1,4 @@
-"""Progress as data: one flat dict per epoch, which any number of watchers see."""
+"""Progress as data: one flat dict per epoch, passed to any number of watchers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import numpy as np
 from cdknet.training.budget import Budget
 
 Row = dict[str, Any]
-Watcher = Callable[[Row], Any]  # answers True to ask that the stage stop
+Watcher = Callable[[Row], Any]  # returns True to stop the stage
 
 
 class History(list[Row]):
-    """One dict per epoch. Every watcher sees every row; any of them may ask to stop.
+    """One dict per epoch. Every watcher gets every row, and any of them may stop the stage.
 
     A watcher with a method `progress(stage, done, total)` also gets the progress of the stage, in epochs,
-    several times per epoch. `budget` says when a stage must be over, `spent` how long each took.
+    several times per epoch. `budget` determines when a stage must end, `spent` holds the seconds that each
+    took.
     """
 
     def __init__(self, watchers: Iterable[Watcher] = (), budget: Budget | None = None) -> None:
@@ -29,7 +30,7 @@ class History(list[Row]):
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
-        """Add the time of a block to what `stage` has spent."""
+        """Add the time of a block to the time spent on `stage`."""
         start = time.perf_counter()
         try:
             yield
@@ -37,7 +38,7 @@ class History(list[Row]):
             self.spent[stage] = self.spent.get(stage, 0.0) + time.perf_counter() - start
 
     def resume(self, rows: list[Row]) -> None:
-        """Rows of an earlier, interrupted fit. Their time counts as well."""
+        """Continue with the rows of an interrupted fit. Their time counts as well."""
         self.extend(rows)
         for row in rows:
             self.spent[row["stage"]] = self.spent.get(row["stage"], 0.0) + row["seconds"]
@@ -45,9 +46,9 @@ class History(list[Row]):
             self.budget.charge(sum(row["seconds"] for row in rows))
 
     def add(self, **row: Any) -> bool:
-        """Append `row`, show it, and say whether a watcher answered True."""
+        """Append `row`, pass it to the watchers, and return whether one of them returned True."""
         self.append(row)
-        answers = [watch(row) for watch in self.watchers]  # all of them first: no one is skipped
+        answers = [watch(row) for watch in self.watchers]  # call all of them, even after a True
         return any(isinstance(answer, bool | np.bool_) and bool(answer) for answer in answers)
 
     def progress(self, stage: str, done: float, total: int) -> None:

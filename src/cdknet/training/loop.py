@@ -1,10 +1,10 @@
-"""Epochs that are seeded one by one, recorded, and survive an interruption.
+"""Epochs that are seeded one by one, recorded, and can be resumed after an interruption.
 
-The randomness of an epoch is a function of (seed, stage, epoch) and of nothing else. So a snapshot of the
-weights at the end of an epoch is all that is needed to go on as if nothing had happened, to the bit.
+The randomness of an epoch depends only on (seed, stage, epoch). So a snapshot of the weights at the end of an
+epoch is all that is needed to resume with bit-identical results.
 
     loop = Loop("discover", context, optimizer, network=network)
-    state = loop.remember(State, lambda: State(...))    # restored where the stage was interrupted
+    state = loop.remember(State, lambda: State(...))    # restored if the stage was interrupted
     while loop.goes_on(limit):
         with loop.epoch() as epoch:                     # seeded; recorded and saved at its end
             for batch in epoch.ticking(batches(n, size, epoch.generator)):
@@ -29,11 +29,11 @@ from cdknet.core.seeds import derive_seed, seeded
 from cdknet.runs.checkpoints import Checkpoint, Snapshot
 from cdknet.training.context import FitContext
 
-S = TypeVar("S")  # what a stage remembers: a dataclass or NamedTuple of tensors and JSON values
+S = TypeVar("S")  # the state of a stage: a dataclass or NamedTuple of tensors and JSON values
 
 
 class Loop:
-    """The epochs of one stage. `modules` are all that learns; they are saved and restored by name."""
+    """The epochs of one stage. `modules` are all modules that are trained, saved and restored by name."""
 
     def __init__(
         self, stage: str, context: FitContext, optimizer: torch.optim.Optimizer, **modules: nn.Module
@@ -42,13 +42,13 @@ class Loop:
         self.seed, self.history, self.checkpoint = context.seed, context.history, context.checkpoint
         self.done_epochs, self.limit = 0, 0
         self.stopped, self.done = False, False
-        self.cut_short = False  # it was asked to end, and would have gone on
+        self.cut_short = False  # it was stopped before its last epoch
         self.rows: list[dict[str, Any]] = []
         self._state: Any = None
         self._snapshot = self.checkpoint.load(stage)
         if self._snapshot is not None:
             self._restore(self._snapshot)
-        # A stage that is resumed continues with the time it had left.
+        # A resumed stage continues with the time it had left.
         self._spent, budget = sum(row["seconds"] for row in self.rows), self.history.budget
         self._clock = budget.clock if budget else time.monotonic
         self._began = self._clock()
@@ -60,7 +60,7 @@ class Loop:
         return self.done_epochs == 0 and not self.done
 
     def remember(self, kind: type[S], make: Callable[[], S]) -> S:
-        """What the stage has to remember between epochs: as it was saved, or made now."""
+        """The state of the stage between epochs: as it was saved, or made now."""
         saved = self._snapshot
         self._state = make() if saved is None else unpack(kind, saved.tensors, saved.facts["state"])
         return self._state  # type: ignore[no-any-return]
@@ -79,7 +79,7 @@ class Loop:
 
     @contextmanager
     def epoch(self) -> Iterator[Epoch]:
-        """One epoch. When the block ends it is recorded, shown to the watchers and saved."""
+        """One epoch. At the end of the block it is recorded, passed to the watchers and saved."""
         start = time.perf_counter()
         with seeded(derive_seed(self.seed, self.stage, self.done_epochs)) as generator:
             epoch = Epoch(self, generator)
@@ -103,7 +103,7 @@ class Loop:
             self._save()
 
     def share(self, part: float = 0.0) -> float:
-        """How much of the stage is done, counting `part` of an epoch: of its epochs, or its time if more."""
+        """Share of the stage that is done, counting `part` of an epoch: by epochs or by time, if more."""
         return min(max((self.done_epochs + part) / self.limit, self._time_share()), 1.0)
 
     def _time_share(self) -> float:
@@ -149,7 +149,7 @@ class Loop:
 
 
 class Epoch:
-    """One epoch at work: its randomness, its progress, and what it has to record."""
+    """One running epoch: its randomness, its progress, and the values to record."""
 
     def __init__(self, loop: Loop, generator: torch.Generator) -> None:
         self.loop, self.generator = loop, generator
@@ -177,7 +177,7 @@ class Epoch:
 
 
 def once(checkpoint: Checkpoint, stage: str, kind: type[S], make: Callable[[], S]) -> S:
-    """What `make`, which has no epochs, gives: as it was saved, or made now and saved."""
+    """The result of `make`, a stage without epochs: as it was saved, or made now and saved."""
     found = recall(checkpoint, stage, kind)
     if found is None:
         found = make()
@@ -186,13 +186,13 @@ def once(checkpoint: Checkpoint, stage: str, kind: type[S], make: Callable[[], S
 
 
 def recall(checkpoint: Checkpoint, stage: str, kind: type[S]) -> S | None:
-    """What `save` was given for a stage without epochs; None where it was not."""
+    """What was saved for a stage without epochs; None if nothing was."""
     saved = checkpoint.load(stage)
     return None if saved is None else unpack(kind, saved.tensors, saved.facts["state"])
 
 
 def save(checkpoint: Checkpoint, stage: str, made: object) -> None:
-    """Save what a stage without epochs made."""
+    """Save the result of a stage without epochs."""
     tensors, values = pack(made)
     checkpoint.save(stage, Snapshot(1, True, tensors, {"state": values}))
 
@@ -235,7 +235,7 @@ class Term(NamedTuple):
 
 
 def ascend(optimizer: torch.optim.Optimizer, terms: dict[str, Term], epoch: Epoch) -> None:
-    """One step up the sum of the terms, whose values are noted. The optimiser has maximize=True."""
+    """One ascent step on the sum of the terms; their values are noted. The optimiser has maximize=True."""
     optimizer.zero_grad()
     torch.stack([term.weight * term.value for term in terms.values()]).sum().backward()
     optimizer.step()
@@ -243,7 +243,7 @@ def ascend(optimizer: torch.optim.Optimizer, terms: dict[str, Term], epoch: Epoc
 
 
 def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
-    """One step down a loss; its value."""
+    """One descent step on a loss; returns its value."""
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -251,7 +251,7 @@ def descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> float:
 
 
 def set_rates(optimizer: torch.optim.Optimizer, *rates: float) -> None:
-    """Give each group of weights its learning rate, or all of them the one that there is."""
+    """Set the learning rate of each group of weights; a single rate is for all of them."""
     groups = optimizer.param_groups
     for group, rate in zip(groups, rates if len(rates) > 1 else rates * len(groups), strict=True):
         group["lr"] = rate

@@ -1,4 +1,4 @@
-"""Memory of the whole process: for programs, never for a library call."""
+"""Memory settings of the whole process: for programs, not for library calls."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to keep freed tensors instead of handing each back to the kernel between steps.
+    """Ask glibc to reuse the memory of freed tensors instead of returning it to the kernel at every step.
 
-    It holds for the whole process, so a fit does not do it: the command line does, and so may you. It only
-    costs idle memory; training is 1.1 to 1.3 times as fast. Elsewhere than on glibc this does nothing.
+    It affects the whole process, so a fit does not do it. The command line does, and your own program may. It
+    only costs idle memory, and training is 1.1 to 1.3 times as fast. Without glibc it does nothing.
     """
     if not sys.platform.startswith("linux"):
         return

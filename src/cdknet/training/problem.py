@@ -30,7 +30,7 @@ class Problem(NamedTuple):
 
     @classmethod
     def from_checked(cls, X: NDArray[Any], y: NDArray[np.integer[Any]]) -> Problem:
-        """The same of samples that `check_X` has looked at: they are not read again."""
+        """The same for samples that `check_X` has already checked: they are not read again."""
         inputs, labels = Inputs(X), torch.as_tensor(np.asarray(y, dtype=np.int64))
         known = labels >= 0
         targets = labels[known]
@@ -39,9 +39,9 @@ class Problem(NamedTuple):
 
 
 def batches(rows: int, size: int, generator: torch.Generator) -> list[Tensor]:
-    """Positions 0 ... rows - 1, shuffled, in batches of about `size` and never of a single one."""
+    """Positions 0 ... rows - 1, shuffled, in batches of about `size`, never of a single one."""
     parts = list(torch.randperm(rows, generator=generator).split(size))
-    if len(parts) > 1 and len(parts[-1]) < max(2, size // 4):  # a small tail joins the batch before it
+    if len(parts) > 1 and len(parts[-1]) < max(2, size // 4):  # a small last batch joins the one before it
         parts[-2:] = [torch.cat(parts[-2:])]
     return parts
 
@@ -57,13 +57,13 @@ def stratified(targets: Tensor, share: float, generator: torch.Generator, *, lea
 
 
 def endless_batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Batches of one pass after another."""
+    """Batches, one pass after another, without end."""
     while True:
         yield from batches(rows, size, generator)
 
 
 def passes(rows: int, size: int, generator: torch.Generator, *, least_steps: int) -> list[Tensor]:
-    """Batches of as many passes as it takes for `least_steps`: an epoch of a small set is several passes."""
+    """Batches of as many passes as needed for `least_steps`: an epoch of a small set is several passes."""
     n = math.ceil(least_steps / math.ceil(rows / size))
     return [batch for _ in range(n) for batch in batches(rows, size, generator)]
 

@@ -121,9 +121,9 @@ def tune(
                 if own is None:
                     break
                 accuracies = one(name, running, fold, own)
-                if own.budget is not None and own.budget.rest <= 0:  # it was stopped early: its accuracy does not count
+                if own.budget is not None and own.budget.rest <= 0:  # stopped early: it does not count
                     break
-                fits.keep(fold.number, accuracies)
+                fits.save(fold.number, accuracies)
             tried += 1
         done = [name for name in running if (name, fold.number) in fits.done]
         if len(done) < (len(running) if hidden else 2):
@@ -158,7 +158,7 @@ class _Fits:
             (line["candidate"], line["fold"]): line["accuracy"] for line in lines if line["about"] == about
         }
 
-    def keep(self, fold: int, accuracies: Mapping[str, float]) -> None:
+    def save(self, fold: int, accuracies: Mapping[str, float]) -> None:
         self.done |= {(name, fold): accuracy for name, accuracy in accuracies.items()}
         if self.path is None:
             return
@@ -176,8 +176,8 @@ def _halved(n: int, times: int) -> int:
 def better_half(found: Mapping[str, list[float]]) -> list[str]:
     """The candidates for the next fold: the better half by score, and always the options as given."""
     first = sorted(found, key=lambda name: (name != GIVEN, -score(found[name], found[GIVEN])))
-    kept = first[: _halved(len(found), 1)]
-    return [name for name in found if name in kept]
+    selected = first[: _halved(len(found), 1)]
+    return [name for name in found if name in selected]
 
 
 def score(accuracies: Sequence[float], given: Sequence[float]) -> float:
