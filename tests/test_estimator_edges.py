@@ -109,7 +109,7 @@ def test_a_graph_of_many_duplicates_of_a_few_samples_is_embedded():
 
 def test_samples_that_float32_cannot_tell_apart_are_not_blamed_on_the_rate():
     same = 1e9 + np.linspace(0, 1e-3, len(X))[:, None] * np.ones(X.shape[1])
-    with pytest.warns(DoubtfulData), pytest.raises(FloatingPointError, match="all alike"):
+    with pytest.warns(DoubtfulData), pytest.raises(FloatingPointError, match="all samples of X the same"):
         few(method="cd-knet").fit(same, Y)
 
 
