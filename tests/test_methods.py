@@ -12,9 +12,11 @@ import torch
 from cdknet import ClassDiscovery
 from cdknet.cli import main
 from cdknet.core.classifiers import class_means
+from cdknet.fit.plan import resolve
 from cdknet.methods.base import Discovery, Method
 from cdknet.nets.network import embed
-from cdknet.options import METHODS, MethodOptions, Registered, option
+from cdknet.options import METHODS, MethodOptions, Registered, option, options_of
+from cdknet.training.context import FitContext
 
 from contracts import FEW, blob_problem
 
@@ -29,6 +31,7 @@ class ToyOptions(MethodOptions):
     """Quantiles of one feature."""
 
     toy_feature: int = option(0, "toy: which feature is looked at", least=0)
+    toy_passes: int = option(1, "toy: how often", least=1, counts=True)
 
 
 def discover(network, problem, options, context):
@@ -43,7 +46,7 @@ METHOD = Method("toy", "toy", ToyOptions, discover, pretrains=False)
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
-    monkeypatch.setitem(METHODS, "toy", Registered(ToyOptions, __name__))  # the line
+    monkeypatch.setitem(METHODS, "toy", Registered(__name__))  # the line
     monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
 
 
@@ -56,6 +59,13 @@ def test_a_toy_method_fits_predicts_saves_and_loads(tmp_path):
     assert again.get_params()["toy_feature"] == 2
     with pytest.raises(ValueError, match="toy_feature must be at least 0"):
         ClassDiscovery(**FEW, method="toy", toy_feature=-1).fit(X, Y)
+
+
+def test_its_options_are_shown_and_shortened_in_a_rehearsal_like_those_of_the_others():
+    toy = options_of("toy")["toy_passes"]
+    assert toy.heading.startswith("Stage 2")
+    plan = resolve({"method": "toy", "n_new_classes": 2, "toy_passes": 8}, (6,), 3, FitContext())
+    assert plan.rehearsal(2, 2, 0.25, 256).options.toy_passes == 2
 
 
 def test_a_misspelt_method_gets_the_nearest_one():
@@ -72,7 +82,6 @@ def test_what_a_discovery_leaves_is_for_the_next_stage():
 
 def discover_once():
     from cdknet.nets.architectures import build_network
-    from cdknet.training.context import FitContext
     from cdknet.training.problem import Problem
 
     problem = Problem.from_arrays(X, Y)

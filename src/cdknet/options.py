@@ -15,6 +15,7 @@ import re
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
+from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 M = TypeVar("M", bound="MethodOptions")
@@ -30,10 +31,14 @@ def option(
     above: float | None = None,
     most: float | None = None,
     choices: tuple[str, ...] = (),
+    counts: bool = False,
 ) -> Any:
-    """A dataclass field with its help and its bounds: least <= value, above < value, value <= most."""
+    """A dataclass field with its help and its bounds: least <= value, above < value, value <= most.
+
+    `counts`: it counts epochs or steps, of which a rehearsal takes a share.
+    """
     bounds = {"least": least, "above": above, "most": most}
-    return field(default=default, metadata={"help": help, "choices": choices, **bounds})
+    return field(default=default, metadata={"help": help, "choices": choices, "counts": counts, **bounds})
 
 
 def changed(group: type["Options"], name: str, default: Any, choices: tuple[str, ...] | None = None) -> Any:
@@ -156,7 +161,9 @@ class NetworkOptions(Options):
 class PretrainOptions(Options):
     heading: ClassVar[str] = STAGE_1
 
-    pretrain_epochs: int = option(50, "stage 1: at most this many epochs over the old classes", least=1)
+    pretrain_epochs: int = option(
+        50, "stage 1: at most this many epochs over the old classes", least=1, counts=True
+    )
     early_stopping: bool = option(
         True, "stage 1: stop when held-out old samples stop improving; off: run every epoch"
     )
@@ -226,6 +233,7 @@ class RoundOptions(Options):
         "stage 2: at most this many rounds of network step and U step; CD-KNet+ counts steps instead; one "
         "round of dac is five passes",
         least=1,
+        counts=True,
     )
 
 
@@ -326,12 +334,12 @@ class PlusOptions(Options):
         choices=("balanced", "sharpened"),
     )
     view_steps: int = option(
-        200, "CD-KNet+: steps on views and old labels, before U and heads enter", least=0
+        200, "CD-KNet+: steps on views and old labels, before U and heads enter", least=0, counts=True
     )
     label_epochs: int = option(
-        30, "CD-KNet+: instead, where old labels lead: epochs over the old samples", least=0
+        30, "CD-KNet+: instead, where old labels lead: epochs over the old samples", least=0, counts=True
     )
-    head_steps: int = option(400, "CD-KNet+: steps with U and heads", least=0)
+    head_steps: int = option(400, "CD-KNet+: steps with U and heads", least=0, counts=True)
     view_batch_size: int = option(
         512, "CD-KNet+: at most this many new samples per step, each in two views", least=4
     )
@@ -506,22 +514,31 @@ class PairwiseOptions(PretrainedOptions, RateOptions, BatchOptions, RoundOptions
 
 
 class Registered(NamedTuple):
-    """A method: what it reads, and the module that has its code as `METHOD`."""
+    """A method: the module that has its code as `METHOD`, and what it reads.
 
-    options: type[MethodOptions]
+    Options that are declared in this file cost nothing to list. Those of a method that declares its own are
+    found in its module, which imports torch.
+    """
+
     module: str
+    declared: type[MethodOptions] | None = None
+
+    @property
+    def options(self) -> type[MethodOptions]:
+        found: type[MethodOptions] = self.declared or import_module(self.module).METHOD.options
+        return found
 
 
 # One line per method.
 METHODS: dict[str, Registered] = {
-    DEFAULT_METHOD: Registered(CDKNetPlusOptions, "cdknet.methods.cdknet_plus"),
-    "cd-knet": Registered(CDKNetOptions, "cdknet.methods.cdknet"),
-    "sscd": Registered(SSCDOptions, "cdknet.methods.sscd"),
-    "sscd-dynamic": Registered(SSCDDynamicOptions, "cdknet.methods.sscd_dynamic"),
-    "spectral": Registered(SpectralOptions, "cdknet.methods.spectral"),
-    "dec": Registered(DECOptions, "cdknet.methods.dec"),
-    "dac": Registered(DACOptions, "cdknet.methods.dac"),
-    "pairwise": Registered(PairwiseOptions, "cdknet.methods.pairwise"),
+    DEFAULT_METHOD: Registered("cdknet.methods.cdknet_plus", CDKNetPlusOptions),
+    "cd-knet": Registered("cdknet.methods.cdknet", CDKNetOptions),
+    "sscd": Registered("cdknet.methods.sscd", SSCDOptions),
+    "sscd-dynamic": Registered("cdknet.methods.sscd_dynamic", SSCDDynamicOptions),
+    "spectral": Registered("cdknet.methods.spectral", SpectralOptions),
+    "dec": Registered("cdknet.methods.dec", DECOptions),
+    "dac": Registered("cdknet.methods.dac", DACOptions),
+    "pairwise": Registered("cdknet.methods.pairwise", PairwiseOptions),
 }
 HEADINGS = (NETWORK, STAGE_1, STAGE_2, STAGE_3, TRUST)
 
@@ -544,7 +561,7 @@ def options_of(method: str) -> dict[str, Option]:
     found: dict[str, str] = {}
     for group in reversed(read.__mro__):
         for name in set(getattr(group, "__annotations__", ())) & read.__dataclass_fields__.keys():
-            found.setdefault(name, getattr(group, "heading", STAGE_2))  # where it was declared first
+            found.setdefault(name, vars(group).get("heading", STAGE_2))  # where it was declared first
     every = [_shown(f, found[f.name]) for f in fields(read)]
     return {one.name: one for heading in HEADINGS for one in every if one.heading == heading}
 

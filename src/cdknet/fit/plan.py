@@ -79,14 +79,11 @@ class FitPlan:
 
     def rehearsal(self, n_hidden: int, n_old_classes: int, pace: float, most_new: int) -> FitPlan:
         """The same for a rehearsal: a share `pace` of the epochs and steps, and no expansion."""
-        counted = ("pretrain_epochs", "discover_epochs", "view_steps", "label_epochs", "head_steps")
-        names = {f.name for f in fields(self.options)}
-        short: dict[str, Any] = {
-            name: math.ceil(pace * getattr(self.options, name)) for name in counted if name in names
-        }
+        counted = [f.name for f in fields(self.options) if f.metadata["counts"]]
+        short: dict[str, Any] = {name: math.ceil(pace * getattr(self.options, name)) for name in counted}
         if (size := getattr(self.options, "view_batch_size", None)) is not None:
             short["view_batch_size"] = min(size, most_new)
-        if "novelty" in names:
+        if hasattr(self.options, "novelty"):
             short["novelty"] = False
         options = replace(self.options, n_new_classes=n_hidden, expansion="none", **short)
         return replace(self, options=options, n_old_classes=n_old_classes)

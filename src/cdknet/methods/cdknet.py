@@ -119,7 +119,7 @@ def spectral_step(
     except ValueError as collapsed:
         raise FloatingPointError(
             f"Stage discover, epoch {loop.done_epochs + 1}: {collapsed} "
-            + ("Lower discover_learning_rate." if loop.done_epochs else "Are all samples of X the same?")
+            + ("Lower discover_learning_rate." if loop.limit else "Are all samples of X the same?")
         ) from None
     if options.kernel == "neighbors":
         return Turn(neighbor_embedding(z, X.r, neighbors=options.neighbors).vectors, sigma)

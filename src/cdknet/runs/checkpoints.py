@@ -32,6 +32,12 @@ class Checkpoint(Protocol):
 
     def save(self, stage: str, snapshot: Snapshot) -> None: ...
 
+    def begin(self) -> None:
+        """Write what the job is, before other files of it."""
+
+    def flush(self) -> None:
+        """Write what is only in memory."""
+
 
 class NoCheckpoint:
     """Stores nothing."""
@@ -40,6 +46,12 @@ class NoCheckpoint:
         return None
 
     def save(self, stage: str, snapshot: Snapshot) -> None:
+        return None
+
+    def begin(self) -> None:
+        return None
+
+    def flush(self) -> None:
         return None
 
 
@@ -146,6 +158,10 @@ class StageCache:
         if snapshot.done and stage in self._names and not self._stopped_early:
             self.folder.mkdir(parents=True, exist_ok=True)
             _write_snapshot(self.folder / self._names[stage], snapshot)
+
+    def begin(self) -> None:
+        if self.inner is not None:
+            self.inner.begin()
 
     def flush(self) -> None:
         if self.inner is not None:

@@ -16,7 +16,6 @@ from cdknet.fit.pipeline import check_growth, judge, run_stages
 from cdknet.fit.plan import FitPlan, resolve
 from cdknet.fit.result import FitResult
 from cdknet.inputs.labels import Labels, new_names
-from cdknet.runs.checkpoints import FolderCheckpoint
 from cdknet.training.context import FitContext
 from cdknet.training.loop import once
 from cdknet.training.problem import Problem
@@ -41,8 +40,7 @@ def fit_classes(
     try:
         if searched:
             check_growth(plan, context)  # before the search, not after
-            if isinstance(checkpoint, FolderCheckpoint):
-                checkpoint.begin()
+            checkpoint.begin()
             tuning = _tuned(X, labels, params, plan, context, places.checkpoint_dir)
             plan = resolve({**params, **tuning["options"]}, plan.shape, plan.n_old_classes, context)
             if history.budget is not None:  # the time left, divided over the stages of the new plan
@@ -57,8 +55,7 @@ def fit_classes(
         else:
             calibration = not_calibrated("calibrate is off")
     except KeyboardInterrupt:
-        if hasattr(checkpoint, "flush"):
-            checkpoint.flush()
+        checkpoint.flush()
         raise
     calibrated = None if calibration.map is None else calibration.map.apply
     verdict = judge(stages, X, labels.targets, calibrated)
