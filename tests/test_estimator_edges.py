@@ -230,7 +230,7 @@ def test_class_numbers_beyond_any_whole_number_are_refused(largest):
 def test_a_fit_that_fails_leaves_the_model_as_it_was():
     model = few().fit(X, Y)
     model.set_params(label_weight=1.0)
-    with pytest.raises(ValueError, match="one label a sample"):
+    with pytest.raises(ValueError, match="one label per sample"):
         model.fit(X, Y[1:])
     assert model.used_params()["label_weight"] == FEW.get("label_weight", ClassDiscovery().label_weight)
 

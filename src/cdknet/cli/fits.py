@@ -61,12 +61,17 @@ def demo(
     force: Force = False,
 ) -> None:
     """Digits 0-4 are known, 5-9 are not: find them, and compare with simpler methods. A minute or two."""
+    import numpy as np
+
     from cdknet.cli.demo import compare, digits_problem, fit_digits, truth_csv, with_paper
     from cdknet.cli.progress import Bars
+    from cdknet.data import Samples
     from cdknet.runs.files import replace_file
     from cdknet.runs.format import check_target
+    from cdknet.training.memory import keep_freed_memory
 
     check_target(out, force)
+    keep_freed_memory()
     problem = digits_problem()
     comparisons = []
     for s in range(seed, seed + seeds):
@@ -79,7 +84,8 @@ def demo(
         comparisons.append(with_paper(compare(model, problem), compare(paper, problem)))
         if s == seed:
             ids = [f"digit {i}" for i in range(len(problem.train.X))]
-            _save(model, problem.train.X, out, force=force, ids=ids, source="digits")
+            samples = Samples(problem.train.X, None, np.array(ids), "digits")
+            _save(model, samples, out, force=force)
             replace_file(out / "truth.csv", truth_csv(ids, problem.train_truth))
     if as_json:
         print_json([_comparison_json(c) for c in comparisons])
@@ -162,17 +168,7 @@ def discover(
     samples = replace(samples, notes=(*samples.notes, *doubts))
     say("Drawing the map and the gallery", quiet=as_json)
     try:
-        _save(
-            model,
-            samples.X,
-            out,
-            force=force,
-            ids=samples.ids.tolist(),
-            source=samples.source,
-            about=samples.about(),
-            keep_samples=samples_in_run,
-            quiet=as_json,
-        )
+        _save(model, samples, out, force=force, keep_samples=samples_in_run, quiet=as_json)
     except KeyboardInterrupt:
         raise _interrupted(unfinished) from None
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -425,23 +421,19 @@ def _write_labels(out: Path, ids: list[str], found: Any, result: FitResult) -> d
 
 def _save(
     model: ClassDiscovery,
-    X: Any,
+    samples: Samples,
     out: Path,
     *,
     force: bool,
-    ids: list[str],
-    source: str,
-    about: dict[str, Any] | None = None,
     keep_samples: bool = True,
     quiet: bool = True,
 ) -> None:
     """Write the run folder with its figures."""
-    from dataclasses import replace
-
     from cdknet.runs.figures import illustrated
     from cdknet.runs.files import shown
     from cdknet.runs.format import LARGEST_SAMPLES, storable, write_run
 
+    X = samples.X
     stored = storable(X) if keep_samples else None
     if keep_samples and stored is None:
         say(
@@ -449,7 +441,7 @@ def _save(
             "give cdknet explore and refine the --data again.",
             quiet=quiet,
         )
-    run = model.to_run(ids=ids, source=shown(source), **(about or {}))
+    run = model.to_run(ids=samples.ids.tolist(), source=shown(samples.source), **samples.about())
     write_run(out, replace(illustrated(run, X), samples=stored), force=force)
 
 

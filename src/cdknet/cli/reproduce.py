@@ -90,6 +90,9 @@ def _run(cells: list[Any], results: Path, cache: Path | None, *, quiet: bool) ->
         found = f"{there} of {len(cells)} cells are in {results} already and are not run again"
         say(f"{found} (--results NEW_FOLDER: run them here).", quiet=quiet)
     lines = []
+    from cdknet.training.memory import keep_freed_memory
+
+    keep_freed_memory()
     with CtrlC() as ctrl_c, experiment("terminal").CellBars(len(cells), quiet=quiet) as bars:
         try:
             for cell, line in runner.run_cells(

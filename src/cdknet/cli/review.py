@@ -95,7 +95,9 @@ def refine(
     again = _samples_again(run, data, reading)
     from cdknet.cli.progress import Bars, CtrlC
     from cdknet.fit.refine import refine as refine_run
+    from cdknet.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars:
         try:
             refine_run(run, out, **again, device=device, watchers=[bars, ctrl_c], force=force)

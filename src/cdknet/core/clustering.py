@@ -175,7 +175,7 @@ class Case(NamedTuple):
         return cluster(points, n or self.n_clusters, restarts=restarts or self.restarts, seed=self.seed)
 
 
-class Verdict(NamedTuple):
+class Answer(NamedTuple):
     """The answer of a rule. A rule that does not apply answers None."""
 
     labels: Tensor
@@ -183,10 +183,10 @@ class Verdict(NamedTuple):
     votes: bool = True
 
 
-Rule = Callable[[Case, Tensor | None], Verdict | None]
+Rule = Callable[[Case, Tensor | None], Answer | None]
 
 
-def cluster_duplicate_rows(case: Case, labels: Tensor | None) -> Verdict | None:
+def cluster_duplicate_rows(case: Case, labels: Tensor | None) -> Answer | None:
     """Most samples are duplicates of others: k-means on the samples themselves.
 
     The neighbours of a sample are then its duplicates, and the network learns only the small differences
@@ -194,10 +194,10 @@ def cluster_duplicate_rows(case: Case, labels: Tensor | None) -> Verdict | None:
     """
     if case.samples is None or not _are_duplicates(case.samples):
         return None
-    return Verdict(case.kmeans(case.samples), final=True, votes=False)
+    return Answer(case.kmeans(case.samples), final=True, votes=False)
 
 
-def take_the_consensus(case: Case, labels: Tensor | None) -> Verdict | None:
+def take_the_consensus(case: Case, labels: Tensor | None) -> Answer | None:
     """Several clusterings vote. If they split a large class, a clustering that does not split it wins.
 
     k-means on z assumes that a class is a ball, and may split a long one. k-means on the rows of U follows
@@ -233,10 +233,10 @@ def take_the_consensus(case: Case, labels: Tensor | None) -> Verdict | None:
         )
         return even if found is None else found
 
-    return Verdict(_label_part(case.z, n_clusters, min(GRAPHS), case.seed, label))
+    return Answer(_label_part(case.z, n_clusters, min(GRAPHS), case.seed, label))
 
 
-def follow_gaps(case: Case, labels: Tensor | None) -> Verdict | None:
+def follow_gaps(case: Case, labels: Tensor | None) -> Answer | None:
     """If the labels split classes that have gaps around them in the samples themselves, return those classes.
 
     Features learned from old classes may miss what separates new ones. So this rule looks for gaps in the
@@ -259,7 +259,7 @@ def follow_gaps(case: Case, labels: Tensor | None) -> Verdict | None:
     found = _least_split(graphs[0], case.n_clusters, clusterings, GAP)
     if found is None or torch.equal(found, given):
         return None
-    return Verdict(_extended(x, rows, found, case.n_clusters, min(GRAPHS)))
+    return Answer(_extended(x, rows, found, case.n_clusters, min(GRAPHS)))
 
 
 RULES: tuple[Rule, ...] = (cluster_duplicate_rows, take_the_consensus, follow_gaps)
@@ -274,14 +274,14 @@ def agreed_labels(
 
 def _agree(case: Case) -> tuple[Tensor, bool]:
     """The labels by `RULES`, and whether new samples are classified by a vote of neighbours."""
-    verdict: Verdict | None = None
+    answer: Answer | None = None
     for rule in RULES:
-        found = rule(case, None if verdict is None else verdict.labels)
-        verdict = verdict if found is None else found
-        if verdict is not None and verdict.final:
+        found = rule(case, None if answer is None else answer.labels)
+        answer = answer if found is None else found
+        if answer is not None and answer.final:
             break
-    assert verdict is not None  # the consensus always has an answer
-    return verdict.labels, verdict.votes
+    assert answer is not None  # the consensus always has an answer
+    return answer.labels, answer.votes
 
 
 def _least_split(

@@ -46,7 +46,7 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
         raise ValueError(f"y must be one-dimensional, one label per sample. Got shape {y.shape}.")
     if len(y) != n:
         raise ValueError(
-            f"y must have one label a sample ({n}). Got {len(y)}: inconsistent numbers of samples."
+            f"y must have one label per sample ({n}). Got {len(y)}: inconsistent numbers of samples."
         )
     if y.dtype.kind in "OT":  # T: numpy's variable-length strings
         y = _labels_from_objects(y)

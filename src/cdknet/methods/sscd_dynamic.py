@@ -25,7 +25,7 @@ LEAST_STEPS = 25  # an epoch of a small set is several passes, for at least this
 
 
 @dataclass
-class Found:
+class FoundSoFar:
     """The classes found so far."""
 
     labels: Tensor  # (n',) new class of each unlabelled row; -1: none yet
@@ -53,7 +53,7 @@ def discover(
     weights = [*network.trainable(), *head.parameters()]
     optimizer = torch.optim.Adam(weights, lr=options.discover_learning_rate)
     loop = Loop("discover", context, optimizer, network=network, head=head)
-    found = loop.remember(Found, lambda: Found(torch.full((len(rows),), -1)))
+    found = loop.remember(FoundSoFar, lambda: FoundSoFar(torch.full((len(rows),), -1)))
     each = max(1, options.discover_epochs // rounds)
 
     def features(rows: Tensor) -> Tensor:
