@@ -325,10 +325,10 @@ def test_a_run_killed_in_any_stage_resumes_to_the_same_result(
     assert not out.exists(), "the kill came before the end"
     if how == signal.SIGINT:
         assert process.returncode == 130
-        assert "Add --resume to go on" in stderr
+        assert "Add --resume to continue" in stderr
         assert "Traceback" not in stderr
     assert main(arguments(npz, out)) == 2
-    assert "Say --resume to go on" in complaint(capsys)
+    assert "Use --resume to continue" in complaint(capsys)
     resumed = start(npz, out, "--method", method, "--resume")
     stderr = resumed.communicate()[1]
     assert resumed.returncode == 0, stderr

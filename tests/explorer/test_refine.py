@@ -130,7 +130,7 @@ def test_samples_of_another_file_are_refused(run, model, tmp_path, capsys):
 
 
 def test_samples_that_are_too_large_are_left_out(model, tmp_path, monkeypatch):
-    monkeypatch.setattr("cdknet.estimators.storable", lambda X: None)
+    monkeypatch.setattr("cdknet.discoverer.storable", lambda X: None)
     assert not (model.save(tmp_path / "run") / "samples.npy").exists()
 
 

@@ -1,8 +1,8 @@
 """Clusters of features: k-means, spectral clustering, and what several clusterings agree on.
 
 `cluster_features` is the entry point. `agreed_labels` applies a list of named rules (`RULES`). Each rule is a
-function below, and its docstring names the case it handles. docs/how_it_works.md explains how each was
-chosen.
+function below, and its docstring names the case it handles. docs/results.md, "How the settings
+were chosen", has the evidence for each.
 """
 
 from __future__ import annotations
@@ -191,6 +191,8 @@ def cluster_duplicate_rows(case: Case, labels: Tensor | None) -> Answer | None:
 
     The neighbours of a sample are then its duplicates, and the network learns only the small differences
     between them.
+
+    Evidence: docs/results.md, "Tables" (led7digit, `benchmarks/tables.py`).
     """
     if case.samples is None or not _are_duplicates(case.samples):
         return None
@@ -210,6 +212,8 @@ def take_the_consensus(case: Case, labels: Tensor | None) -> Answer | None:
     much larger than the others. If that happened (`SPLIT`), we try clusterings of U without centring, which
     also give the graph more weight (`CLOSE_BLENDS`). If one of them has a much smaller split affinity, and
     the number of gaps fits the number of clusters (`_least_split`), it is the answer.
+
+    Evidence: docs/results.md, "CD-KNet+" and "Class sizes, outliers and confidence".
     """
     few, n_clusters = math.ceil(case.restarts / 3), case.n_clusters  # each is one vote of many
 
@@ -242,6 +246,8 @@ def follow_gaps(case: Case, labels: Tensor | None) -> Answer | None:
     Features learned from old classes may miss what separates new ones. So this rule looks for gaps in the
     samples, and follows them where the labels run across them. Categorical columns do not count: there are
     always gaps between their values, whatever the classes are.
+
+    Evidence: docs/results.md, "Tables" (`benchmarks/tables.py`, `benchmarks/unequal_classes.py`).
     """
     if case.samples is None or case.n_clusters == 1 or labels is None:
         return None
