@@ -21,6 +21,7 @@ from cdknet import ClassDiscovery
 from cdknet.core.metrics import clustering_accuracy
 from cdknet.runs.files import append_jsonl
 from experiments.reproduce.plan import METHODS
+from experiments.reproduce.runner import PAPERS_PROTOCOL
 
 EQUAL, UNEQUAL = (80, 80, 80), (160, 60, 30)  # samples of the new classes
 # Sizes of the new classes, number of values of each categorical column, how often it follows the class.
@@ -59,7 +60,7 @@ def main() -> None:
                 if (method, case, seed) in accs:
                     continue
                 model = ClassDiscovery(
-                    n_new_classes=3, random_state=seed, calibrate=False, **METHODS[method]
+                    n_new_classes=3, random_state=seed, **PAPERS_PROTOCOL, **METHODS[method]
                 ).fit(X, y)
                 acc = round(clustering_accuracy(truth[y < 0], model.labels_[y < 0]), 4)
                 accs[method, case, seed] = acc

@@ -27,6 +27,7 @@ from cdknet.options import DEFAULT_METHOD, options_of
 from cdknet.options import all_options as declared_options
 from cdknet.runs.files import append_jsonl
 from experiments.reproduce.plan import DATASETS
+from experiments.reproduce.runner import PAPERS_PROTOCOL
 
 CANDIDATES: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -122,7 +123,7 @@ def run_cell(dataset: str, options: dict[str, Any], hidden: tuple[int, ...], see
     """Fit one fold and score every stage on its held-out samples."""
     problem = fold_problem(dataset, hidden, seed)
     start = time.perf_counter()
-    model = ClassDiscovery(n_new_classes=len(hidden), random_state=seed, calibrate=False, **options)
+    model = ClassDiscovery(n_new_classes=len(hidden), random_state=seed, **PAPERS_PROTOCOL, **options)
     result = compare(model.fit(problem.train.X, problem.train.y), problem)
     return {
         "seconds": round(time.perf_counter() - start, 2),
@@ -146,7 +147,7 @@ def report(cells: list[dict[str, Any]]) -> None:
 def all_options(given: dict[str, Any]) -> dict[str, Any]:
     """All options of a fit: the ones given, and defaults for the rest."""
     defaults = {name: one.default for name, one in declared_options().items()}
-    params = {"method": DEFAULT_METHOD, "device": "auto", **defaults, **given}
+    params = {"method": DEFAULT_METHOD, "device": "auto", **defaults, "unlabelled": "new", **given}
     usual = options_of(params["method"]).get("readout")
     params["readout"] = params["readout"] or (usual.default if usual else "k-means")
     return {k: v for k, v in params.items() if isinstance(v, (int, float, str, bool))}
@@ -163,7 +164,7 @@ ONLY_PLUS = (
     "replay",
 )
 ONLY_PAPER = ("sigma", "enough")
-UNUSED = ("tune",)  # without a time budget nothing is tuned
+UNUSED = ("tune", "novelty")  # without a time budget nothing is tuned; `novelty` was an option once, off here
 
 
 def relevant(options: dict[str, Any]) -> dict[str, Any]:

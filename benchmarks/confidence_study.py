@@ -34,6 +34,7 @@ def run_cell(name: str, seed: int, cache: Path | None) -> dict[str, Any]:
     model = ClassDiscovery(
         n_new_classes=problem.n_new_classes,
         random_state=seed,
+        unlabelled="new",
         stage_cache=None if cache is None else cache / name,
     ).fit(problem.train.X, problem.train.y)
     found = new_class_confidence(problem.train_truth, model.labels_, model.confidence_)

@@ -76,9 +76,9 @@ def main() -> None:
     problem, comparisons, seconds = digits_problem(), [], []
     for seed in range(SEEDS):
         start = time.process_time()
-        model = fit_digits(problem, seed)
+        model = fit_digits(problem, seed, unlabelled="new")
         seconds.append(time.process_time() - start)
-        paper = fit_digits(problem, seed, method="cd-knet")
+        paper = fit_digits(problem, seed, method="cd-knet", unlabelled="new")
         comparisons.append(with_paper(compare(model, problem), compare(paper, problem)))
     text = Template(PAGE.read_text(encoding="utf-8")).substitute(
         seeds=SEEDS,

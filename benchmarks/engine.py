@@ -208,6 +208,7 @@ def benchmark_training() -> None:
         "early_stopping": False,
         "batch_size": size,
         "validation_fraction": 1e-9,
+        "unlabelled": "new",
     }
     options = resolve({"method": "sscd", "n_new_classes": 5, **few}, (28, 28), 5, FitContext()).options
     network = build_network((28, 28), 5)
@@ -326,7 +327,7 @@ def benchmark_plus() -> None:
         for name, steps, short in turns:
             context = FitContext(clusterer=by_turns)
             params = {"n_new_classes": 5, "view_steps": steps[0], "head_steps": steps[1]}
-            plan = resolve({"method": "cd-knet+", **params}, (28, 28), 5, context)
+            plan = resolve({"method": "cd-knet+", "unlabelled": "new", **params}, (28, 28), 5, context)
             network = build_network((28, 28), 5, architecture="small")
             network.in_bfloat16 = short
             method_of("cd-knet+").discover(network, problem, plan.options, context)

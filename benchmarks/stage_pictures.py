@@ -29,7 +29,11 @@ def main() -> None:
     panels = [[("pixels", problem.X_test.reshape(len(problem.X_test), -1))]] * 2
     for row, (method, titles) in enumerate(TITLES.items()):
         model = ClassDiscovery(
-            n_new_classes=problem.n_new_classes, method=method, random_state=0, calibrate=False
+            n_new_classes=problem.n_new_classes,
+            method=method,
+            random_state=0,
+            calibrate=False,
+            unlabelled="new",
         ).fit(problem.train.X, problem.train.y)
         found = [(title, model.transform(problem.X_test, stage=stage)) for stage, title in titles.items()]
         panels[row] = panels[row] + found

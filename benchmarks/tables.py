@@ -30,7 +30,7 @@ from cdknet.core.metrics import new_class_scores, old_class_accuracy, open_world
 from cdknet.data import OpenWorldProblem, hide_classes
 from cdknet.runs.files import append_jsonl
 from experiments.reproduce.plan import METHODS, VECTOR_VERSION
-from experiments.reproduce.runner import predict, revision
+from experiments.reproduce.runner import PAPERS_PROTOCOL, predict, revision
 from experiments.reproduce.studies import TABLE_METHODS, tables_table
 
 # Numeric columns only, at least six classes, and classes that are not ranges of a number (as in `marketing`).
@@ -72,7 +72,10 @@ def run_cell(problem: OpenWorldProblem, method: str, split: int) -> dict[str, An
     """Fit one method and score it on held-out samples."""
     start = time.perf_counter()
     model = ClassDiscovery(
-        n_new_classes=problem.n_new_classes, random_state=split, calibrate=False, **options_of(method)
+        n_new_classes=problem.n_new_classes,
+        random_state=split,
+        **PAPERS_PROTOCOL,
+        **options_of(method),
     ).fit(problem.train.X, problem.train.y)
     seconds = time.perf_counter() - start
     predicted = predict(model, problem.X_test)

@@ -30,7 +30,7 @@ from cdknet.training.context import FitContext
 from cdknet.trust.rehearsal import plan_folds, recluster, rehearse
 from cdknet.trust.tune import CANDIDATES, Trial, distinct, only_clusters
 from experiments.reproduce.plan import VECTOR_VERSION
-from experiments.reproduce.runner import predict, revision
+from experiments.reproduce.runner import PAPERS_PROTOCOL, predict, revision
 from experiments.reproduce.studies import tuning_table
 
 from tables import SETS as ALL_TABLES
@@ -91,14 +91,14 @@ def rehearsed(problem: OpenWorldProblem, split: int, group: Mapping[str, Trial])
 
 def held_out_acc(problem: OpenWorldProblem, split: int, params: Params, cache: Path) -> float:
     """Held-out accuracy on the really new classes."""
-    model = ClassDiscovery(**{**params, "random_state": split, "calibrate": False, "stage_cache": cache})
+    model = ClassDiscovery(**{**params, **PAPERS_PROTOCOL, "random_state": split, "stage_cache": cache})
     model.fit(problem.train.X, problem.train.y)
     return float(new_class_scores(problem.test_truth, predict(model, problem.X_test).among_new).acc)
 
 
 def lines_of(problem: OpenWorldProblem, name: str, split: int, done: set[str]) -> Iterator[Line]:
     """One line for each candidate that is not `done`."""
-    defaults = ClassDiscovery(n_new_classes=problem.n_new_classes).checked_params()
+    defaults = ClassDiscovery(n_new_classes=problem.n_new_classes, unlabelled="new").checked_params()
     old = len(np.unique(problem.train.y)) - 1
     trials = distinct(CANDIDATES, defaults, problem.train.X.shape[1:], old, FitContext())
     for names in groups(trials):

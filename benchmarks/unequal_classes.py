@@ -20,6 +20,7 @@ from cdknet import ClassDiscovery, data
 from cdknet.core.metrics import clustering_accuracy
 from cdknet.runs.files import append_jsonl
 from experiments.reproduce.plan import METHODS
+from experiments.reproduce.runner import PAPERS_PROTOCOL
 
 # The hidden classes, and the number of samples of each.
 CASES = {
@@ -59,7 +60,7 @@ def main() -> None:
             for name, options in SHOWN.items():
                 if (name, hidden, seed) in accs:
                     continue
-                model = ClassDiscovery(n_new_classes=3, random_state=seed, calibrate=False, **options)
+                model = ClassDiscovery(n_new_classes=3, random_state=seed, **PAPERS_PROTOCOL, **options)
                 labels = model.fit(X, y).labels_[y < 0]
                 acc = round(clustering_accuracy(truth[y < 0], labels), 4)
                 accs[name, hidden, seed] = acc

@@ -5,6 +5,8 @@ from pathlib import Path
 from hypothesis import settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: workers share the cores
+# Some virtual machines list AMX and do not have it: without AMX, bfloat16 works on all.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]  # `strategies`, `contracts` and others, and the experiments

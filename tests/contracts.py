@@ -19,6 +19,7 @@ def blob_problem(n: int = 240, n_old: int = 3, n_new: int = 2, d: int = 6, seed:
 # Fits that are over in a moment.
 FEW = {
     "n_new_classes": 2,
+    "unlabelled": "new",
     "calibrate": False,
     "random_state": 0,
     "pretrain_epochs": 2,

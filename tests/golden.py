@@ -28,6 +28,7 @@ warnings.simplefilter("ignore")
 
 QUICK = {
     "random_state": 3,
+    "unlabelled": "new",
     "calibrate": False,
     "pretrain_epochs": 3,
     "discover_epochs": 3,
@@ -39,7 +40,7 @@ QUICK = {
     "kmeans_restarts": 2,
     "n_new_classes": 3,
 }
-NOVELTY = {"novelty": True, "pretrain_epochs": 60, "early_stopping": False}
+DETECTOR = {"unlabelled": "mixed", "detector": "softmax", "pretrain_epochs": 60, "early_stopping": False}
 Digests = dict[str, str]
 
 
@@ -164,7 +165,7 @@ def table() -> Digests:
                 )
         run = Path(place) / "run"
         flags = ["--view-steps", "6", "--head-steps", "6", "--expand-epochs", "1", "--expand-steps", "4"]
-        flags += ["--fill", "--seed", "2", "--kmeans-restarts", "2"]
+        flags += ["--fill", "--seed", "2", "--kmeans-restarts", "2", "--unlabelled", "new"]
         said = main(["discover", str(data), "--new-classes", "3", "--out", str(run), *flags, "--json"])
         found["exit"] = str(said)
         said = main(["predict", str(run), str(data), "--out", str(Path(place) / "p.csv"), "--json"])
@@ -239,9 +240,9 @@ CASES: dict[str, Callable[[], Digests]] = {
     "cd-knet lambda inf": by((6,), method="cd-knet", label_weight=float("inf"), expansion="last"),
     "cd-knet neighbors": by((6,), method="cd-knet", kernel="neighbors", normalize_features=False),
     "cd-knet small memory": by((6,), method="cd-knet", memory_limit=1e-4, subsample=0.9),
-    "cd-knet novelty": lambda: fit(*blobs((6,), apart=4.0), **NOVELTY, method="cd-knet", readout="spectral"),
+    "cd-knet novelty": lambda: fit(*blobs((6,), apart=4.0), **DETECTOR, method="cd-knet", readout="spectral"),
     "sscd": by((6,), method="sscd"),
-    "sscd novelty": lambda: fit(*blobs((6,), apart=4.0), **NOVELTY, method="sscd", expansion="none"),
+    "sscd novelty": lambda: fit(*blobs((6,), apart=4.0), **DETECTOR, method="sscd", expansion="none"),
     "sscd-dynamic": by((6,), method="sscd-dynamic"),
     "spectral": by((6,), method="spectral", expansion="none"),
     "spectral expanded": by((6,), method="spectral"),

@@ -2,6 +2,7 @@
 
 from cdknet.core.seeds import seeded
 from cdknet.fit.expand import expand
+from cdknet.fit.pipeline import taught_by
 from cdknet.fit.plan import resolve
 from cdknet.fit.pretrain import pretrain
 from cdknet.methods import method_of
@@ -45,7 +46,8 @@ def second(options=None, **kwargs):
 def third(options=None, views=None, found=None, **kwargs):
     few = {**SECOND, "expand_epochs": 4, "expand_steps": 0}
     chosen = resolved({**few, **(options or {})})
-    return expand(found or second(), PROBLEM, chosen, context_of(**kwargs), views)
+    found = found or second()
+    return expand(found, *taught_by(PROBLEM, found, None), chosen, context_of(**kwargs), views)
 
 
 def plus(options=None, **kwargs):

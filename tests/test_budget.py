@@ -21,6 +21,7 @@ from stagemaker import context_of
 
 X, Y, TRUTH = blob_problem(n=160, n_old=4, n_new=2)
 ENDLESS = {  # far more than there is time for
+    "unlabelled": "new",
     "n_new_classes": 2,
     "pretrain_epochs": 10**6,
     "early_stopping": False,

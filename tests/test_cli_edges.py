@@ -19,7 +19,7 @@ from cdknet.core.metrics import clustering_accuracy
 from cdknet.data import odd_labels
 from cdknet.data.checks import DoubtfulData
 from cdknet.inputs.arrays import Inputs, input_statistics
-from cdknet.inputs.warnings import among_old, mixed
+from cdknet.inputs.warnings import among_old, looks_mixed
 from cdknet.radio import simulate
 from cdknet.runs.summary import confidence_sentence
 
@@ -269,7 +269,7 @@ def test_classes_that_differ_in_capitals_only_are_told():
 def test_old_classes_among_the_unlabelled_are_told(tmp_path, capsys):
     """Of well separated classes; new ones alone lie by themselves."""
     X, Y, _ = blob_problem(n=300)
-    assert mixed(among_old(X, Y)) == []
+    assert looks_mixed(among_old(X, Y)) == []
     some = np.where(np.random.default_rng(0).uniform(size=300) < 0.5, -1, Y)
     np.savez(tmp_path / "d.npz", X=X, y=some)
     command = ["discover", str(tmp_path / "d.npz"), "--out", str(tmp_path / "run"), "--new-classes", "2"]

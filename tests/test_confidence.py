@@ -25,6 +25,7 @@ from contracts import blob_problem
 X, Y, TRUTH = blob_problem(n=160, n_old=4, n_new=2)
 QUICK = {
     "n_new_classes": 2,
+    "unlabelled": "new",
     "pretrain_epochs": 4,
     "view_steps": 6,
     "head_steps": 12,
@@ -192,6 +193,8 @@ def test_the_short_form_is_short():
         "view_batch_size",
         "n_new_classes",
         "expansion",
+        "unlabelled",
+        "noise",
     }
 
 

@@ -24,6 +24,7 @@ from contracts import blob_problem
 X, Y, TRUTH = blob_problem()
 QUICK = {
     "n_new_classes": 2,
+    "unlabelled": "new",
     "method": "cd-knet",
     "expand_steps": 80,
     "pretrain_epochs": 8,
@@ -241,31 +242,6 @@ def test_every_method_keeps_one_contract(method, tmp_path):
     np.testing.assert_array_equal(loaded.labels_, model.labels_)
     again = ClassDiscovery(**{**short, **METHODS[method]}).fit(X, Y)
     np.testing.assert_array_equal(again.labels_, model.labels_)
-
-
-@pytest.mark.parametrize("expansion", ["none", "last-two"])
-def test_with_novelty_unlabelled_samples_of_old_classes_stay_old(expansion, tmp_path):
-    mixed, some = Y.copy(), np.flatnonzero(Y >= 0)[::4]
-    mixed[some] = -1
-    options = {**QUICK, "method": "sscd", "expansion": expansion, "pretrain_epochs": 20, "enough": 1.0}
-    model = ClassDiscovery(**options, novelty=True).fit(X, mixed)
-    assert np.mean(model.labels_[some] == Y[some]) > 0.8
-    assert np.isin(model.labels_[Y < 0], model.classes_[3:]).mean() > 0  # a blob beyond an old one looks old
-    taken = ~np.isin(model.labels_[mixed < 0], model.classes_[3:])
-    np.testing.assert_array_equal(model.pseudo_labels_ == -1, taken)
-    assert ((model.confidence_ > 0) & (model.confidence_ <= 1)).all()
-    rows = np.flatnonzero(mixed < 0)[taken]
-    old = model.predict_proba(X[rows])[:, :3]  # a sample taken for old is as sure as it is among old classes
-    np.testing.assert_allclose(model.confidence_[rows], old.max(axis=1) / old.sum(axis=1), rtol=1e-4)
-    loaded = ClassDiscovery.load(model.save(tmp_path / "run"))
-    np.testing.assert_array_equal(loaded.labels_, model.labels_)
-    without = ClassDiscovery(**options).fit(X, mixed)
-    assert np.isin(without.labels_[some], without.classes_[3:]).all()
-
-
-def test_novelty_needs_a_stage_1():
-    with pytest.raises(ValueError, match="novelty needs a stage 1"):
-        ClassDiscovery(**{**QUICK, "method": "cd-knet+"}, novelty=True).fit(X, Y)
 
 
 def test_samples_as_they_are_and_on_their_main_axes():

@@ -129,7 +129,11 @@ def test_dac_needs_two_samples():
         ({"clusterer": KMeans}, "Got the class KMeans"),
         ({"clusterer": KMeans(8)}, "Got one with n_clusters=8"),
         ({"clusterer": KMeans(2), "method": "sscd-dynamic"}, "must be a function"),
-        ({"tune": "old-classes", "novelty": True}, "novelty needs a stage 1"),
+        (
+            {"tune": "old-classes", "method": "sscd", "network": "none", "expansion": "none"}
+            | {"detector": "softmax", "unlabelled": "mixed"},
+            "detector 'softmax' needs a stage 1",
+        ),
         ({"tune": "old-classes", "expansion": "all"}, "BatchNorm1d"),
         ({"watchers": print}, "watchers must be a list"),
         ({"checkpoint_dir": __file__}, "checkpoint_dir must be a folder"),

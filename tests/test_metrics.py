@@ -157,12 +157,12 @@ def test_right_ones_by_hand():
 
 def test_confidence_against_the_truth():
     truth, labels = np.array([0, 0, 1, 1]), np.array([7, 7, 8, 7])
-    found = confidence_scores(truth, labels, np.array([0.9, 0.8, 0.9, 0.2]))
+    found = confidence_scores(right_under_match(truth, labels), np.array([0.9, 0.8, 0.9, 0.2]))
     assert found.expected == pytest.approx(0.7)
     assert found.right == 0.75
     assert found.ranking == 1  # the wrong one is the least sure
     assert found.error == pytest.approx((0.2 + 0.2 + 0.2) / 4)
-    assert confidence_scores(truth, truth, np.full(4, 0.5)).ranking is None
+    assert confidence_scores(truth == truth, np.full(4, 0.5)).ranking is None
 
 
 def test_only_new_classes_count_for_the_confidence_of_new_classes():

@@ -7,11 +7,13 @@ from torch import nn
 
 from cdknet.core.columns import one_hot
 from cdknet.core.seeds import seeded
+from cdknet.fit.plan import resolve
 from cdknet.inputs.arrays import Inputs, check_X, input_statistics
 from cdknet.nets.architectures import build_network, choose_architecture
 from cdknet.nets.growth import grow
 from cdknet.nets.layers import Dropout, OverTime
-from cdknet.nets.network import PORTION, embed
+from cdknet.nets.network import PORTION, bfloat16_works, embed, has_bfloat16
+from cdknet.training.context import FitContext
 
 SHAPES = {
     "paper-mnist": (28, 28),
@@ -250,6 +252,25 @@ def test_bfloat16_is_for_training_alone_and_near():
     plain = net.features(x)
     net.in_bfloat16 = True
     assert torch.equal(net.features(x), plain)
+
+
+@pytest.mark.parametrize(("code", "works"), [(0, True), (1, False), (-4, False)])
+def test_bfloat16_is_tried_where_a_processor_lists_amx(code, works, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+    end = "import os, signal; " + ("os.kill(os.getpid(), signal.SIGILL)" if code < 0 else f"os._exit({code})")
+    monkeypatch.setattr("cdknet.nets.network.TRY_BFLOAT16", end)
+    bfloat16_works.cache_clear()
+    try:
+        assert has_bfloat16(torch.device("cpu")) == works
+        options = {"method": "cd-knet+", "n_new_classes": 2, "precision": "bfloat16"}
+        if works:
+            assert resolve(options, (6,), 3, FitContext()).options.precision == "bfloat16"
+        else:
+            with pytest.raises(ValueError, match="Got one that lists AMX"):
+                resolve(options, (6,), 3, FitContext())
+    finally:
+        bfloat16_works.cache_clear()
 
 
 def test_colour_pictures_are_learned_from_parts_and_known_by_their_middle():

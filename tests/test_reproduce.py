@@ -17,6 +17,7 @@ from experiments.reproduce import paper
 from experiments.reproduce.claims import Claim, p_greater, paired, verdict
 from experiments.reproduce.figures import of_common_seeds
 from experiments.reproduce.markdown import PAGES, fill, section
+from experiments.reproduce.open_runner import read_open_results
 from experiments.reproduce.page import page
 from experiments.reproduce.plan import (
     ABLATIONS,
@@ -385,7 +386,7 @@ def test_the_committed_page_is_up_to_date():
     pictures = [f"pictures/{name}.png" for name in ("fig3", "fig4", "fig5")]
     shown = [name for name in pictures if f"]({name})" in committed]
     results = ROOT / "results"
-    assert committed == page(read_results(results), shown, read_studies(results))
+    assert committed == page(read_results(results), shown, read_studies(results), read_open_results(results))
     assert all((ROOT / "docs" / name).is_file() for name in shown)
 
 
@@ -411,7 +412,7 @@ def test_every_template_is_used_and_every_placeholder_filled():
             assert heading in text, path.name
 
 
-OF_STUDIES = ("confidence", "old-classes", "plain-rivals", "tables", "tuning")  # have no lines here
+OF_STUDIES = ("confidence", "old-classes", "open", "plain-rivals", "tables", "tuning")  # have no lines here
 
 
 def test_a_section_without_rows_is_empty():

@@ -10,6 +10,7 @@ import torch
 from cdknet.core.metrics import clustering_accuracy
 from cdknet.core.seeds import seeded
 from cdknet.fit.expand import expand
+from cdknet.fit.pipeline import taught_by
 from cdknet.fit.pretrain import pretrain
 from cdknet.methods import method_of
 from cdknet.methods.dac import cluster_head, label_features, pair_loss, plain_dac, threshold
@@ -73,7 +74,7 @@ def test_the_answer_is_what_later_stages_need(name, pretrained):
     assert not result.network.training
     assert result.network.state_dict().keys() == pretrained.state_dict().keys()
     options = resolved({"method": name, "expand_epochs": 1, "expand_steps": 0}, problem=PROBLEM)
-    grown = expand(result, PROBLEM, options, FitContext()).network
+    grown = expand(result, *taught_by(PROBLEM, result, None), options, FitContext()).network
     assert grown.head.out_features == 7
 
 

@@ -26,6 +26,7 @@ from runmaker import make_run
 X, Y, TRUTH = blob_problem()
 QUICK = {
     "n_new_classes": 2,
+    "unlabelled": "new",
     "method": "cd-knet",
     "expand_steps": 0,
     "pretrain_epochs": 3,
@@ -222,7 +223,7 @@ MISFITS = {
     "seed": (change_config(seed=None), "TypeError"),
     "unknown label": (change_csv("new-1", "new-7"), "the label 'new-7'"),
     "missing column": (change_csv("given", "taken"), "no column given"),
-    "short row": (change_csv("row 1,", ""), "4 values for 5 columns in row 2 of labels.csv"),
+    "short row": (change_csv("row 1,", ""), "5 values for 6 columns in row 2 of labels.csv"),
     "no rows": (lambda run: replace_listed(run, "labels.csv", b""), "30 rows of features for 0 samples"),
     "not finite in text": (change_csv("1.0000", "nan"), "not finite"),
     "not a number": (change_csv("1.0000", "high"), "could not convert"),

@@ -13,6 +13,7 @@ from cdknet.core.metrics import clustering_accuracy
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.core.spectral import spectral_embedding
 from cdknet.fit.expand import expand
+from cdknet.fit.pipeline import taught_by
 from cdknet.fit.pretrain import pretrain
 from cdknet.methods import method_of
 from cdknet.methods.cdknet import cluster_term, label_term
@@ -111,7 +112,9 @@ def test_the_networks_given_are_not_changed():
         lambda given: pretrain(given, PROBLEM, few, FitContext()),
         lambda given: method_of("cd-knet").discover(given, PROBLEM, few, FitContext()),
         lambda given: method_of("cd-knet+").discover(given, PROBLEM, resolved(PLUS), FitContext()),
-        lambda given: expand(second()._replace(network=given), PROBLEM, few, FitContext()),
+        lambda given: expand(
+            second()._replace(network=given), *taught_by(PROBLEM, second(), None), few, FitContext()
+        ),
     ):
         before = {k: v.clone() for k, v in network.state_dict().items()}
         after = stage(network).network

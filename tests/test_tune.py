@@ -307,8 +307,8 @@ def test_what_was_chosen_is_what_a_run_says_it_used(fits, tmp_path):
 
 def test_a_method_is_tried_with_options_that_it_reads():
     always = {"as given", "k-means on samples"}
-    novelty = {**PARAMS, "novelty": True, "method": "dec"}
-    assert "k-means on samples" not in distinct(novelty, (6,), 5)
+    softmax = {**PARAMS, "detector": "softmax", "method": "dec"}
+    assert "k-means on samples" not in distinct(softmax, (6,), 5)
     assert "k-means on samples" not in distinct(PARAMS, (6,), 5, clusterer=lambda z, k, seed: z)
     assert set(distinct({**PARAMS, "method": "dec"}, (6,), 5)) == {*always, "paper"}
     paper = distinct({**PARAMS, "method": "cd-knet"}, (6,), 5)

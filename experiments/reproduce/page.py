@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from cdknet.runs.files import replace_file
 from experiments.reproduce.claims import claims_table
 from experiments.reproduce.figures import draw_figures
 from experiments.reproduce.markdown import fill, paragraph
+from experiments.reproduce.open_runner import read_open_results
+from experiments.reproduce.open_tables import open_section
 from experiments.reproduce.paper_tables import (
     EVEN,
     ablation_table,
@@ -40,8 +43,8 @@ from experiments.reproduce.studies import (
 
 def write_page(results: Path, docs: Path) -> Path:
     """Write docs/results.md and its figures."""
-    lines = read_results(results)
-    if not lines:
+    lines, mixed = read_results(results), read_open_results(results)
+    if not lines and not mixed:
         raise FileNotFoundError(
             f"{results / 'reproduce'} must hold results. Got none. Run cdknet reproduce table3 first."
         )
@@ -49,11 +52,17 @@ def write_page(results: Path, docs: Path) -> Path:
     path = docs / "results.md"
     docs.mkdir(parents=True, exist_ok=True)
     pictures = [f"pictures/{p.name}" for p in drawn if p.suffix == ".png"]
-    replace_file(path, page(lines, pictures, read_studies(results)).encode())
+    text = page(lines, pictures, read_studies(results), mixed)
+    replace_file(path, text.encode())
     return path
 
 
-def page(lines: Lines, pictures: Sequence[str] = (), studies: Studies = NO_STUDIES) -> str:
+def page(
+    lines: Lines,
+    pictures: Sequence[str] = (),
+    studies: Studies = NO_STUDIES,
+    mixed: Lines = MappingProxyType({}),
+) -> str:
     """The whole page as Markdown. Sections without results are left out."""
     budgets = sorted({line["cell"]["budget"] for line in lines.values()}, reverse=True)
     current = {key: line for key, line in lines.items() if not line.get("stale")}
@@ -65,6 +74,7 @@ def page(lines: Lines, pictures: Sequence[str] = (), studies: Studies = NO_STUDI
         parts += _budget(budget, lines, studies)
     parts += [
         budgets_table(lines),
+        open_section(mixed),
         tables_table(studies.tables),
         plain_rivals_table(studies.plain_rivals),
         confidence_table(studies.confidence),

@@ -219,6 +219,7 @@ _SHARES = (0.0, 0.01, 0.03, 0.05, 0.07, 0.10)
 _FEWER = dict.fromkeys((*RIVALS, *MODERN), 3)
 
 UNCHANGED = "unchanged"
+OPEN = "open"  # mixed unlabelled data, not of the paper: open_plan.py
 
 ABLATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     UNCHANGED: ("cd-knet+-exp", {}),
@@ -317,6 +318,9 @@ TABLES = {
         splits=10,
     ),
 }
+
+
+NAMES = (*TABLES, OPEN, "all", "page")  # what `cdknet reproduce` knows
 
 
 def plan(

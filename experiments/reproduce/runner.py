@@ -20,11 +20,14 @@ from numpy.typing import NDArray
 import cdknet
 from cdknet.data import OpenWorldProblem, load
 from cdknet.runs.files import append_jsonl, plain, read_jsonl, replace_file
+from experiments.reproduce.open_plan import OpenCell
 from experiments.reproduce.plan import TABLES, Cell
 
 ROOT = Path(__file__).parents[2]
 Lines = Mapping[str, Mapping[str, Any]]  # finished cells by key
 Watcher = Callable[[dict[str, Any]], Any]  # sees each epoch; see ClassDiscovery
+# The paper takes all unlabelled samples to be new, and its tables do not compare confidences.
+PAPERS_PROTOCOL = {"calibrate": False, "unlabelled": "new"}
 
 
 def results_file(results: Path, dataset: str) -> Path:
@@ -54,7 +57,7 @@ def is_stale(line: Mapping[str, Any]) -> bool:
     return others or relabelled or cell.clustering_version > line.get("cuts", 1)
 
 
-def seeds_of(lines: Lines, cell: Cell) -> list[Mapping[str, Any]]:
+def seeds_of(lines: Lines, cell: Cell | OpenCell) -> list[Mapping[str, Any]]:
     """The lines of a cell over all seeds, by seed; stale ones only if they are the majority."""
     keys = [cell._replace(seed=seed).key for seed in range(100)]
     found = [lines[key] for key in keys if key in lines]
@@ -87,16 +90,14 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
 
     Returns the line to save, and the fitted model.
     """
-    import torch
-
     from cdknet.core.metrics import new_class_scores, old_class_accuracy, open_world_report
     from cdknet.estimators import ClassDiscovery
 
     problem = open_problem(cell.dataset, cell.seed, cell.split)
-    _forget_peak()
+    forget_peak()
     start = time.perf_counter()
     model = ClassDiscovery(
-        **{"calibrate": False, **cell.options},  # the paper's tables do not compare confidences
+        **{**PAPERS_PROTOCOL, **cell.options},
         n_new_classes=problem.n_new_classes,
         random_state=cell.seed,
         stage_cache=cache / cell.dataset,
@@ -108,9 +109,7 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
     stage_2 = np.full(len(problem.train.X), -1)
     stage_2[~model.given_] = model.pseudo_labels_
     world = open_world_report(problem.test_truth, predicted.among_all)
-    by_stage: dict[str, float] = {}
-    for row in model.history_:
-        by_stage[row["stage"]] = by_stage.get(row["stage"], 0.0) + row["seconds"]
+    by_stage = stage_seconds(model)
     line = {
         "key": cell.key,
         "new_classes": [str(c) for c in problem.test_truth.new_classes],
@@ -127,14 +126,31 @@ def run_cell(cell: Cell, cache: Path, watchers: Sequence[Watcher] = ()) -> tuple
         "open_world": {"all": world.all, "old": world.old, "new": world.new},
         "epochs": {stage: sum(r["stage"] == stage for r in model.history_) for stage in by_stage},
         "seconds": round(seconds, 3),  # stages from the cache cost nothing here
-        "stage_seconds": {k: round(v, 1) for k, v in by_stage.items()},  # when they were trained
+        "stage_seconds": by_stage,  # when they were trained
+        **circumstances(),
+    }
+    return line, model
+
+
+def stage_seconds(model: Any) -> dict[str, float]:
+    """Seconds that each stage of a fit took to train."""
+    by_stage: dict[str, float] = {}
+    for row in model.history_:
+        by_stage[row["stage"]] = by_stage.get(row["stage"], 0.0) + row["seconds"]
+    return {stage: round(seconds, 1) for stage, seconds in by_stage.items()}
+
+
+def circumstances() -> dict[str, Any]:
+    """What every line records: memory, revision, versions, machine, time."""
+    import torch
+
+    return {
         "peak_memory_mb": _peak_memory(),
         "revision": revision(),
         "versions": {"cdknet": cdknet.__version__, "torch": torch.__version__},
         "machine": f"{os.cpu_count()} cores, {torch.get_num_threads()} threads, {platform.machine()}",
         "when": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
     }
-    return line, model
 
 
 class Predictions(NamedTuple):
@@ -204,14 +220,14 @@ def _stage_1_accuracy(model: Any, problem: OpenWorldProblem) -> float | None:
     return old_class_accuracy(problem.test_truth, model.classes_[logits.argmax(dim=1).numpy()])
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """Reset the peak memory of this process, where the system can."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak_memory() -> int:
-    """Peak memory of this process in megabytes, since `_forget_peak` where the system can reset it."""
+    """Peak memory of this process in megabytes, since `forget_peak` where the system can reset it."""
     with suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

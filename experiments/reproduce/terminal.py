@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Column, Table
 
 from experiments.reproduce import paper
+from experiments.reproduce.open_plan import OpenCell
 from experiments.reproduce.plan import TABLES, Cell
 from experiments.reproduce.rows import Row, spread
 
@@ -25,7 +26,9 @@ class CellBars:
     The time left is the mean time of the cells that were really run, times those to come.
     """
 
-    def __init__(self, total: int, *, quiet: bool = False) -> None:
+    def __init__(
+        self, total: int, *, quiet: bool = False, summary: Callable[[Mapping[str, Any]], str] | None = None
+    ) -> None:
         self.console = Console(stderr=True)
         self.bars = Progress(
             TextColumn("{task.description}", table_column=Column(no_wrap=True, ratio=1)),
@@ -36,6 +39,7 @@ class CellBars:
             disable=quiet,
         )
         self.quiet, self.total, self.done = quiet, total, 0
+        self.summary = summary or paper_summary
         self.running: str | None = None
         self.times: list[float] = []
 
@@ -61,8 +65,7 @@ class CellBars:
         if self.running == name:
             self.times.append(time.monotonic() - self.start)
             if not self.quiet:
-                acc = f"ACC {line['test']['acc']:.3f}, purity {line['test']['purity']:.3f}"
-                self.console.print(f"{name}: {acc}, {self.times[-1]:.0f} s", highlight=False)
+                self.console.print(f"{name}: {self.summary(line)}, {self.times[-1]:.0f} s", highlight=False)
         left = (self.total - self.done) * (sum(self.times) / len(self.times)) if self.times else None
         note = f"{self.done} of {self.total}" + (f", at most {_minutes(left)} left" if left else "")
         self.bars.update(self.all, completed=self.done, note=note)
@@ -73,6 +76,17 @@ class CellBars:
 
     def __call__(self, row: dict[str, Any]) -> None:
         return None
+
+
+def paper_summary(line: Mapping[str, Any]) -> str:
+    """The scores of a cell of the paper's tables in a few words."""
+    return f"ACC {line['test']['acc']:.3f}, purity {line['test']['purity']:.3f}"
+
+
+def open_summary(line: Mapping[str, Any]) -> str:
+    """The scores of a cell on mixed unlabelled data in a few words."""
+    found = line["unlabelled"]
+    return ", ".join(f"{part} {found[part]:.3f}" for part in ("all", "old", "new") if found[part] is not None)
 
 
 def _minutes(seconds: float) -> str:
@@ -96,4 +110,23 @@ def terminal_table(what: str, cells: Sequence[Cell], lines: Sequence[Mapping[str
         printed = "" if row.paper is None or cell.changes else f"{row.paper[0]:.3f}"
         numbers = [spread(row.values("test", m)) for m in ("acc", "purity")]
         shown.add_row(cell.dataset, cell.method + changes, str(len(found)), *numbers, printed)
+    return shown
+
+
+def open_terminal_table(cells: Sequence[OpenCell], lines: Sequence[Mapping[str, Any]]) -> Table:
+    """Mean and deviation over seeds of the cells on mixed unlabelled data that were just run."""
+    shown = Table(
+        title="Mixed unlabelled data: named accuracy", title_justify="left", box=rich.box.SIMPLE_HEAD
+    )
+    for name in ("set", "method", "share"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("seeds", "all", "old", "new"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    groups: dict[OpenCell, list[Mapping[str, Any]]] = {}
+    for cell, line in zip(cells, lines, strict=True):
+        groups.setdefault(cell._replace(seed=0), []).append(line)
+    for cell, found in groups.items():
+        of = [[one["unlabelled"][part] for one in found] for part in ("all", "old", "new")]
+        numbers = ["-" if None in values else spread(values) for values in of]
+        shown.add_row(cell.dataset, cell.method, cell.share, str(len(found)), *numbers)
     return shown

@@ -40,9 +40,10 @@ from cdknet.options import (
 )
 from cdknet.runs.checkpoints import seed_of_job
 from cdknet.runs.fingerprints import samples_digest
-from cdknet.runs.format import Run, read_run, storable, write_run
+from cdknet.runs.format import NOISE, Run, read_run, storable, write_run
 from cdknet.training.context import FitContext
 from cdknet.training.history import History, Watcher
+from cdknet.trust.novelty import Unlike, learn_unlike
 from cdknet.trust.whole_fit import fit_classes
 
 E = TypeVar("E", bound="Discoverer")
@@ -65,8 +66,13 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMi
     Attributes
     ----------
     classes_ : old classes, then the new ones under names that no old class has
-    labels_ : one label per sample of X: the given one, or the class discovered for it
+    labels_ : one label per sample of X: the given one, the old class it was recognised as, or the new class
+        discovered for it; -1 ("noise" where classes have names) if it was set aside as noise
     n_new_classes_ : int
+    novelty_ : for each sample of X, the probability that it is not of an old class; 0 for given labels
+    old_share_, old_share_interval_ : the share of old classes among the unlabelled samples, and its 90 %
+        interval; None with unlabelled="new"
+    noise_ : for each sample of X, whether it was set aside: few, and far from everything
     given_, confidence_ : for each sample of X, whether its label was given, and how sure its label is
     class_confidence_ : for each new class, the mean confidence of its unlabelled samples
     overall_confidence_ : the share of unlabelled samples that are expected to be right
@@ -75,8 +81,8 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMi
     history_ : list of dicts, one per epoch
     spent_ : seconds that each stage took
     chosen_ : what "auto" stood for: network, precision, views, lead
-    pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample; with novelty, -1 for
-        those taken for old ones
+    pseudo_labels_ : new class (0, 1, ...) that stage 2 gave each unlabelled sample; -1 for those recognised
+        as old, and for noise
     spectral_embedding_, spectral_rows_ : U of stage 2, and the rows of X it is about; None without U
     stage_networks_ : the network after each stage; "expand" is the final one (not in a loaded model)
     tuning_ : dict, with tune: what was tried on hidden old classes, what was selected and why; else None
@@ -113,7 +119,7 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMi
         n_new = params["n_new_classes"]
         check_problem(labels, n_new)
         refuse_copies(X)
-        doubts = data_warnings(X, labels, columns, n_new, novelty=bool(params["novelty"]))
+        doubts = data_warnings(X, labels, columns, n_new, mixed=params["unlabelled"] == "mixed")
         for sentence in doubts.sentences:
             warnings.warn(sentence, DoubtfulData, stacklevel=2)
         result = fit_classes(X, labels, params, self._context(), self._places())
@@ -165,9 +171,13 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMi
     def _take(self, result: FitResult) -> None:
         """The attributes that end in _."""
         self.result_ = result
+        self._unlike: Unlike | None = None  # learned when it is first asked for
         self.model_, self.blueprint_ = result.model, result.blueprint
         self.classes_, self.n_new_classes_ = result.classes, result.n_new_classes
         self.labels_, self.given_, self.confidence_ = result.names, result.given, result.confidence
+        self.novelty_, self.noise_ = result.novelty, result.labels == NOISE
+        mixture = result.mixture or {"share": None, "interval": None}
+        self.old_share_, self.old_share_interval_ = mixture["share"], mixture["interval"]
         self.embedding_, self.pseudo_labels_ = result.embedding, result.pseudo_labels
         self.spectral_embedding_, self.spectral_rows_ = result.spectral_embedding, result.spectral_rows
         self.validation_accuracy_, self.given_accuracy_ = result.validation_accuracy, result.given_accuracy
@@ -199,6 +209,18 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMi
     def predict_proba(self, X: Any) -> NDArray[Any]:
         """Probability of each class, in the order of `classes_`."""
         return probabilities(self._logits(X))
+
+    def novelty(self, X: Any) -> NDArray[Any]:
+        """For any samples, the probability that none of `classes_`, old or new, fits, at even odds.
+
+        It is learned by leaving out each class in turn. A class that is nearer to a known one than the known
+        ones are to each other may go unnoticed. (`novelty_` answers another question: for each sample of the
+        fit, how likely it is not of an *old* class.)
+        """
+        inputs = self._inputs(X)
+        if self._unlike is None:
+            self._unlike = learn_unlike(torch.from_numpy(self.embedding_), self.result_.labels)
+        return self._unlike.apply(self.model_.apply(inputs).features)
 
     def transform(self, X: Any, *, stage: str | None = None) -> NDArray[Any]:
         """Features f(x), (n, d): the final ones, or those after stage "pretrain", "discover" or "expand".

@@ -32,13 +32,18 @@ from cdknet.training.history import Watcher
 class ClassDiscovery(Discoverer):
     """Find new classes among unlabelled samples, and learn to predict old and new ones.
 
-    Give `fit` the labels of old classes and -1 for every sample whose class nobody has named. The
-    unlabelled samples are taken to be of new classes, as in the paper.
+    Give `fit` the labels of old classes and -1 for every sample whose class nobody has named. Unlabelled
+    samples may be of old classes, of new ones, or noise.
 
     Parameters
     ----------
     n_new_classes : int
         How many new classes to look for.
+    unlabelled : "mixed" or "new"
+        What the unlabelled samples are. "mixed": of old classes, of new ones, and noise; a fit sorts them.
+        "new": all are of new classes, as in the paper.
+    noise : bool
+        Whether the few unlabelled samples that are far from everything are set aside; only if mixed.
     method : str
         CD-KNet+ unless you say otherwise; "cd-knet" is the paper's; the others are rivals: sscd,
         sscd-dynamic, spectral, dec, dac, pairwise. Each has a class of its own, too.
@@ -76,6 +81,8 @@ tune, time_budget
         self,
         *,
         n_new_classes: int | None = None,
+        unlabelled: str = CDKNetPlusOptions.unlabelled,
+        noise: bool = CDKNetPlusOptions.noise,
         method: str = DEFAULT_METHOD,
         network: str = CDKNetPlusOptions.network,
         encoder: nn.Module | None = None,
@@ -99,6 +106,8 @@ tune, time_budget
         **options: Any,
     ) -> None:
         self.n_new_classes = n_new_classes
+        self.unlabelled = unlabelled
+        self.noise = noise
         self.method = method
         self.network = network
         self.encoder = encoder

@@ -184,6 +184,15 @@ class DiscoverOptions(Options):
     heading: ClassVar[str] = STAGE_2
 
     n_new_classes: int = option(None, "how many new classes to look for", least=1)
+    unlabelled: str = option(
+        "mixed",
+        "what the unlabelled samples are: mixed (of old classes, of new ones, and noise), or new (all are of "
+        "new classes, as in the paper)",
+        choices=("mixed", "new"),
+    )
+    noise: bool = option(
+        True, "mixed: set aside the few unlabelled samples that are far from everything; off: none"
+    )
 
 
 @dataclass(frozen=True)
@@ -192,10 +201,11 @@ class AfterStage1Options(Options):
 
     heading: ClassVar[str] = STAGE_2
 
-    novelty: bool = option(
-        False,
-        "stage 2: unlabelled samples that stage 1 is as sure of as of old ones stay old (SSCD's detector); "
-        "not for cd-knet+, which has no stage 1",
+    detector: str = option(
+        "spies",
+        "mixed: how old samples are recognised before stage 2: spies (labelled samples whose labels are "
+        "hidden), or softmax (as sure as held-out old ones, SSCD's detector)",
+        choices=("spies", "softmax"),
     )
     normalize_features: bool = option(
         True, "scale features to unit length before kernels and clustering; off: as the network gives them"

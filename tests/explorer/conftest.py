@@ -46,6 +46,13 @@ def fresh(tmp_path):
         yield client
 
 
+@pytest.fixture
+def mixed(tmp_path):
+    """A client of a new run whose unlabelled samples are old, new, or noise."""
+    with Serving(make_run(tmp_path / "run", mixture=True)) as client:
+        yield client
+
+
 # The page in a browser
 
 

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_review import halves, steps
+from test_review import halves, resembled, steps
 
-from cdknet.explorer.cards import CLOSE, Cards, divide, kmeans, valley
+from cdknet.explorer.cards import CLOSE, Cards, divide, hints_of, kmeans, valley
 from cdknet.explorer.review import REJECTED, Review, ReviewError, change_of, resolve
+from cdknet.runs.format import read_run
+
+from runmaker import make_run
 
 GENERATOR = np.random.default_rng(0)
 CENTERS = GENERATOR.normal(0, 2, (5, 4))
@@ -55,7 +58,7 @@ def test_updated_cards_equal_newly_computed_cards(played):
             updated.card(c)
             updated.hints(c, review)
         try:
-            change = change_of(review, resolve(review, step, halves))
+            change = change_of(review, resolve(review, step, halves, resembled()))
         except ReviewError:
             continue
         change.apply(review)
@@ -164,3 +167,14 @@ def test_kmeans_finds_separated_clusters_largest_first():
 
 def test_equal_samples_make_one_cluster():
     assert set(kmeans(np.ones((20, 3), np.float32), 3, seed=0).labels.tolist()) == {0}
+
+
+def test_hints_on_a_run_leave_its_noise_out(tmp_path):
+    """Noise far from everything would make the class that it was added to look like two."""
+    run = read_run(make_run(tmp_path / "run", n=600, mixture=True))
+    run.features[run.class_index == -1] += 40
+    assert hints_of(run) == []
+    noise = run.class_index == -1
+    vars(run)["class_index"] = np.where(noise | (np.arange(600) % 25 == 4), 4, run.class_index)
+    run.features[np.arange(600) % 25 == 4] += 40
+    assert hints_of(run) == ["new-2 may be 2 classes"]

@@ -102,6 +102,26 @@ def test_class_colours_stay_apart_for_every_kind_of_colour_vision(theme: str) ->
     assert [m[column] for m in re.findall(r"--c\d: light-dark\((\S+), (\S+)\)", css)] == colours
 
 
+@pytest.mark.parametrize(("theme", "ground", "way"), [("light", "#fbfaf7", -1), ("dark", "#14171a", 1)])
+def test_the_scale_of_being_new_is_in_order_for_every_kind_of_colour_vision(
+    theme: str, ground: str, way: int
+) -> None:
+    """Each colour is farther from the ground in lightness than the one before, and all can be seen on it."""
+    if not WEB.is_dir():
+        pytest.skip("the sources of the page are not here (an installed package)")
+    block = re.search(
+        rf"NOVEL = .*?{theme}: \[(.*?)\]", (WEB / "palette.ts").read_text(encoding="utf-8"), re.S
+    )
+    assert block
+    colours = re.findall(r"#[0-9a-f]{6}", block[1])
+    assert len(colours) == 4
+    for matrix in VISION.values():
+        light = [_oklab(matrix @ _linear(c))[0] for c in (ground, *colours)]
+        steps = way * np.diff(light)
+        assert steps[0] > 0.2
+        assert (steps > 0.05).all()
+
+
 def test_a_class_has_about_the_same_hue_by_day_and_by_night() -> None:
     if not WEB.is_dir():
         pytest.skip("the sources of the page are not here (an installed package)")

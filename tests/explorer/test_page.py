@@ -87,7 +87,7 @@ def test_a_review_from_the_first_look_to_a_refined_classifier(
     page.locator(".panel .thumb").first.click()
     assert page.locator(".picks-count strong").inner_text() == "1"
     tab.press("x")
-    page.locator(".list .class-name", has_text="rejected").wait_for()
+    page.locator(".list .class-name", has_text="set aside").wait_for()
     tab.choose(five)
     tab.press("o")
     tab.answer("3")
@@ -573,6 +573,14 @@ def test_a_phone_has_each_button_once_and_with_its_name(
     page.locator(".bottom [data-view=map]").click()
     page.locator(".picks-count").click()
     assert page.get_by_role("button", name="New class").count() == 1
+    tab.press("j")
+    tab.press("a")
+    page.locator(".picks-count strong", has_text="60").wait_for()
+    bar = page.locator(".picks").bounding_box()
+    for button in page.locator(".picks button").all():
+        box = button.bounding_box()
+        assert box["x"] >= bar["x"]
+        assert box["x"] + box["width"] <= bar["x"] + bar["width"]
     wide = page.evaluate("() => [document.documentElement.scrollWidth, innerWidth]")
     assert wide[0] <= wide[1]
     top = page.locator(".top").bounding_box()
@@ -585,4 +593,181 @@ def test_a_phone_has_each_button_once_and_with_its_name(
     tab.press("j")
     outline = "e => getComputedStyle(e).outlineStyle"
     assert page.locator(".map-canvas").evaluate(outline) == "none"
+    assert tab.troubles == []
+
+
+# A mixture of old and new
+
+
+@browser_test
+def test_what_was_recognised_as_known_can_be_seen_and_selected(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    tab = Tab(browser).open(serve(make_run(tmp_path / "run", mixture=True)).address)
+    page = tab.page
+    given, assignment = tab.array("given", "u1") == 1, tab.array("assignment", "<u2")
+    recognised = np.flatnonzero(~given & (assignment < 3))
+    sure = tab.array("confidence", "u1")
+    assert len(recognised) == 57
+    facts = page.locator(".panel .facts").inner_text()
+    assert re.search(r"Recognised as known\s+57 samples", facts)
+    assert re.search(r"Set aside as noise\s+9", facts)
+
+    # all of them, from the list and by key
+    page.locator(".list .recognised", has_text="57 recognised").click()
+    assert page.locator(".picks-count strong").inner_text() == "57"
+    shown = [int(e.get_attribute("data-sample")) for e in page.locator(".panel .thumb").all()]
+    assert set(shown) == set(recognised)
+    assert (np.diff(sure[shown].astype(int)) >= 0).all(), "the least sure first"
+    tab.press("Escape")
+    tab.press("g")
+    assert page.locator(".picks-count strong").inner_text() == "57"
+    tab.press("Escape")
+
+    # those of one class
+    tab.choose("kind 1")
+    here = page.locator(".recognised-here")
+    assert "Recognised here: 19 of 59 samples came without a label" in here.inner_text()
+    first = int(here.locator(".thumb").first.get_attribute("data-sample"))
+    mine = recognised[assignment[recognised] == 1]
+    assert sure[first] == sure[mine].min()
+    here.get_by_text("Select all 19").click()
+    assert page.locator(".picks-count strong").inner_text() == "19"
+    tab.press("Escape")
+    tab.choose("new-1")
+    page.locator(".card-samples h3", has_text="Most central").wait_for()
+    assert page.locator(".recognised-here").count() == 0
+
+    # one of them that is new after all
+    tab.choose("kind 1")
+    here.locator(".thumb").first.click()
+    tab.press("v")
+    tab.answer("new-1")
+    tab.said("moved to new-1")
+    page.locator(".list .recognised", has_text="56 recognised").wait_for()
+    assert tab.troubles == []
+
+
+@browser_test
+def test_samples_that_are_known_go_to_the_classes_they_resemble(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    tab = Tab(browser).open(serve(make_run(tmp_path / "run", mixture=True)).address)
+    page = tab.page
+    start = tab.array("assignment", "<u2")
+    # a whole class: it is gone, and one undo brings it back
+    tab.choose("new-1")
+    page.locator(".panel").get_by_role("button", name="Each to a known class").click()
+    tab.said("new-1 moved to known classes: 19 to kind")
+    tab.listed("new-1", False)
+    after = tab.array("assignment", "<u2")
+    assert set(after[start == 3].tolist()) == {0, 1, 2}
+    page.reload()
+    page.wait_for_selector("#app[data-ready]")
+    tab.listed("new-1", False)
+    tab.press("u")
+    tab.listed("new-1")
+    assert tab.array("assignment", "<u2").tolist() == start.tolist()
+    # noise, from the list
+    page.locator(".class-main", has_text="set aside").click()
+    assert page.locator(".picks-count strong").inner_text() == "9"
+    tab.press("Shift+O")
+    tab.said("9 samples moved to known classes")
+    page.locator(".class-main", has_text="set aside").wait_for(state="detached")
+    assert page.locator(".picks").is_hidden()
+    # what is known already stays where it is
+    tab.press("Escape")
+    tab.choose("kind 0")
+    tab.press("Shift+O")
+    tab.said("kind 0 is a known class already")
+    page.locator(".panel .thumb").first.click()
+    page.locator(".picks").get_by_role("button", name="Known").click()
+    tab.said("Got only samples of known classes")
+    page.locator(".tabs [data-view=journal]").click()
+    page.locator(".journal-what", has_text="9 samples moved to known classes").wait_for()
+    assert tab.troubles == []
+
+
+@browser_test
+def test_the_map_shows_how_likely_a_sample_is_new(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "run", n=120, mixture=True)
+    tab = Tab(browser).open(serve(folder).address)
+    cdknet("report", folder, "-o", tmp_path / "report.html")
+    report = Tab(browser).open((tmp_path / "report.html").as_uri())
+    block = re.search(r"NOVEL = .*?light: \[(.*?)\]", (WEB / "palette.ts").read_text(encoding="utf-8"))
+    assert block
+    scale = [[int(c[i : i + 2], 16) for i in (1, 3, 5)] for c in re.findall(r"#[0-9a-f]{6}", block[1])]
+    xy, novelty = tab.array("map", "<f4").reshape(-1, 2), tab.array("novelty", "u1") / 255
+    noise, given = tab.array("assignment", "<u2") == 65535, tab.array("given", "u1") == 1
+    for each in (tab, report):
+        each.press("5")
+        legend = each.page.locator(".legend")
+        assert legend.locator(".strip").count() == 1
+        assert re.search(r"known, 0 %\s*100 %, new", legend.inner_text())
+        each.page.wait_for_timeout(300)
+        drawing, at, checked = each.drawing(), each.places(xy), 0
+        for i, (x, y) in enumerate(at):
+            alone = np.linalg.norm(np.delete(at, i, axis=0) - (x, y), axis=1).min() > 10
+            if alone and not noise[i] and not given[i]:
+                wanted = [np.interp(novelty[i], [0, 1 / 3, 2 / 3, 1], c) for c in zip(*scale, strict=True)]
+                assert np.abs(drawing[int(y), int(x), :3].astype(int) - wanted).max() <= 8
+                checked += 1
+        assert checked > 15
+        # and the sample says it in words
+        each.choose("new-1")
+        each.page.locator(".panel .thumb").first.hover()
+        each.page.locator(".hover-card.free", has_text="P(new)").wait_for()
+        each.page.locator(".panel .thumb").first.click()
+        each.page.locator(".picks-count").click()
+        each.page.locator(".sample-details dt", has_text="P(new)").wait_for()
+        assert each.troubles == []
+
+
+@browser_test
+def test_a_run_without_a_mixture_has_nothing_of_it(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    tab = Tab(browser).open(serve(make_run(tmp_path / "run")).address)
+    page = tab.page
+    assert page.locator(".segments.on-map").inner_text().split("\n") == ["Class", "Known / new", "Confidence"]
+    assert not any("api/novelty" in address for address in tab.requests)
+    tab.press("?")
+    assert not any("recognised" in line for line in page.locator("dialog[open] dd").all_inner_texts())
+    tab.leave()
+    tab.choose("new-1")
+    button = page.locator(".panel").get_by_role("button", name="Each to a known class")
+    assert button.is_disabled()
+    assert "resembles most" in button.get_attribute("title")
+    tab.press("Shift+O")
+    tab.said("resembles most")
+    page.locator(".panel .thumb").first.click()
+    assert page.locator(".picks").get_by_role("button", name="Known").is_disabled()
+    page.locator(".panel .thumb").first.hover()
+    page.locator(".hover-card.free", has_text="confidence").wait_for()
+    assert page.locator(".hover-card.free", has_text="P(new)").count() == 0
+    # a sample that a person moves was not recognised
+    tab.press("v")
+    tab.answer("kind 0")
+    tab.said("moved to kind 0")
+    assert page.locator(".recognised, .recognised-here").count() == 0
+    assert tab.troubles == []
+
+
+@browser_test
+def test_the_run_page_says_what_the_mixture_is(
+    browser: Any, serve: Callable[..., Server], tmp_path: Path
+) -> None:
+    def altered(route: Any) -> None:
+        answer = route.fetch()
+        said = {"mixture": "about 60 of 100 are new", "confidence": "about 90 of 100 are right"}
+        route.fulfill(response=answer, json={**answer.json(), **said})
+
+    tab = Tab(browser)
+    tab.page.route("**/api/run", altered)
+    tab.open(serve(make_run(tmp_path / "run", mixture=True)).address)
+    tab.page.locator(".tabs [data-view=run]").click()
+    said = tab.page.locator(".page:visible .block p").all_inner_texts()
+    assert said == ["About 60 of 100 are new.", "About 90 of 100 are right."]
     assert tab.troubles == []

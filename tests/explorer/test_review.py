@@ -15,7 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cdknet.explorer.journal import JOURNAL, Journal, Stale
-from cdknet.explorer.review import MOST_CLASSES, REJECTED, Review, ReviewError, change_of, resolve
+from cdknet.explorer.review import (
+    MOST_CLASSES,
+    REJECTED,
+    Review,
+    ReviewError,
+    change_of,
+    ids_of,
+    resolve,
+)
 
 N = 24
 
@@ -28,12 +36,17 @@ def halves(rows, k):
     return np.arange(len(rows)) % k
 
 
+def resembled(n: int = N):
+    """The old class that each sample resembles most: its own, or the three in turn."""
+    return np.where(np.arange(n) % 5 < 3, np.arange(n) % 5, np.arange(n) % 3).astype(np.uint16)
+
+
 def journal(folder, n: int = N) -> Journal:
     return Journal(Path(folder) / JOURNAL, start(n), "run")
 
 
 def do(j: Journal, **action):
-    return j.do(j.revision, action, halves)
+    return j.do(j.revision, action, halves, resembled())
 
 
 # What a person may do: mostly possible actions, now and then impossible ones.
@@ -48,6 +61,8 @@ steps = st.one_of(
     st.fixed_dictionaries({"kind": st.just("move"), "samples": rows, "to": st.none() | ids}),
     st.fixed_dictionaries({"kind": st.just("move"), "samples": rows, "to": st.none(), "name": names}),
     st.fixed_dictionaries({"kind": st.just("mark_old"), "class": ids, "old": ids}),
+    st.fixed_dictionaries({"kind": st.just("old"), "samples": rows}),
+    st.fixed_dictionaries({"kind": st.just("old"), "class": ids}),
     st.fixed_dictionaries({"kind": st.just("reject"), "samples": rows}),
     st.fixed_dictionaries({"kind": st.just("reject"), "class": ids}),
     st.fixed_dictionaries({"kind": st.just("note"), "class": ids, "text": st.sampled_from(["", "n", "m"])}),
@@ -64,7 +79,7 @@ def play(j: Journal, played) -> None:
             if isinstance(step, str):
                 getattr(j, step)(j.revision)
             else:
-                j.do(j.revision, step, halves)
+                j.do(j.revision, step, halves, resembled())
         except ReviewError:
             assert j.review.same_as(before), "a refused action changes nothing"
 
@@ -169,6 +184,10 @@ def test_each_action_does_what_it_says(tmp_path):
         ({"kind": "note", "class": 3, "text": "x" * 5000}, "at most 4000"),
         ({"kind": "reject", "samples": [1], "class": 3}, "samples or a class"),
         ({"kind": "reject"}, "an existing class"),
+        ({"kind": "old", "samples": [3], "class": 3}, "samples or a class"),
+        ({"kind": "old", "samples": [0, 1]}, "only samples of known classes"),
+        ({"kind": "old", "class": 0}, "must be new to be moved"),
+        ({"kind": "old"}, "an existing class"),
         ({"kind": "erase"}, "kind must be one of"),
         ({}, "kind must be one of"),
     ],
@@ -176,9 +195,69 @@ def test_each_action_does_what_it_says(tmp_path):
 def test_impossible_actions_are_explained_and_not_written(action, message, tmp_path):
     j = journal(tmp_path)
     with pytest.raises(ReviewError, match=message):
-        j.do(0, action, halves)
+        j.do(0, action, halves, resembled())
     assert j.review.same_as(start())
     assert journal(tmp_path).revision == 0
+
+
+def test_samples_that_are_old_go_to_the_class_that_each_resembles_most(tmp_path):
+    j = journal(tmp_path)
+    do(j, kind="reject", samples=[9])
+    before = j.review.copy()
+    done = do(j, kind="old", samples=[0, 3, 4, 8, 9, 13])
+    assert done.summary == "5 samples moved to known classes: 2 to a, 2 to b, 1 to c"
+    assert j.review.assignment[[0, 3, 4, 8, 9, 13]].tolist() == [0, 0, 1, 2, 0, 1]
+    assert 3 in j.review.classes, "as after any move"
+    moved = j.review.copy()
+    done = do(j, kind="old", **{"class": 4})
+    assert done.summary == "new-2 moved to known classes: 1 to b, 1 to c"
+    assert 4 not in j.review.classes
+    assert j.review.assignment[[14, 19]].tolist() == resembled()[[14, 19]].tolist() == [2, 1]
+    end = j.review.copy()
+
+    # the journal alone says where they went
+    again = journal(tmp_path)
+    assert again.review.same_as(end)
+    again.undo(again.revision)
+    assert again.review.same_as(moved), "one action, one undo"
+    again.undo(again.revision)
+    assert again.review.same_as(before)
+    again.redo(again.revision)
+    assert journal(tmp_path).review.same_as(moved)
+
+
+def test_an_empty_class_that_is_old_is_removed(tmp_path):
+    j = journal(tmp_path)
+    do(j, kind="old", samples=j.review.members(3).tolist())
+    assert do(j, kind="old", **{"class": 3}).summary == "new-1 moved to known classes"
+    assert 3 not in j.review.classes
+
+
+def test_a_summary_names_few_classes(tmp_path):
+    review = Review.start(np.full(10, 5), [*"abcde", "new-1"], 5)
+    best = np.array([0, 0, 0, 1, 1, 2, 2, 3, 3, 4], dtype=np.uint16)
+    action = resolve(review, {"kind": "old", "class": 5}, halves, best)
+    assert change_of(review, action).summary.endswith(": 3 to a, 2 to b, 2 to c, 3 to others")
+
+
+def test_a_run_that_does_not_say_what_is_old_moves_nothing(tmp_path):
+    j = journal(tmp_path)
+    with pytest.raises(ReviewError, match="resembles most"):
+        j.do(0, {"kind": "old", "class": 3}, halves)
+    assert j.revision == 0
+
+
+def test_a_journal_cannot_move_samples_to_a_new_class_as_old(tmp_path):
+    review = start()
+    action = resolve(review, {"kind": "old", "samples": [3, 8]}, halves, np.full(N, 4, dtype=np.uint16))
+    with pytest.raises(ReviewError, match="must be old"):
+        change_of(review, action)
+    with pytest.raises(ReviewError, match="a class for each of 1 sample"):
+        change_of(review, {**action, "samples": [3]})
+
+
+def test_noise_of_a_run_is_rejected_from_the_start():
+    assert ids_of(np.array([0, -1, 2, 1]), [0, 4, 9]).tolist() == [0, REJECTED, 9, 4]
 
 
 def test_a_name_that_a_class_once_had_is_not_chosen_for_another(tmp_path):

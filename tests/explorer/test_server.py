@@ -5,6 +5,7 @@ import http.client
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from PIL import Image
 from servermaker import SCRIPT, Client, Serving
 
 from cdknet.explorer.folder import open_run
+from cdknet.explorer.report import report_data
 from cdknet.explorer.session import Session, export
 
 from runmaker import make_run
@@ -89,6 +91,88 @@ def test_samples_are_named_and_found(client):
     assert client.json("/api/search?q=row")["total"] == 294
     assert len(client.json("/api/search?q=row")["samples"]) == 50
     assert client.json("/api/samples/300", 404)["error"]
+
+
+def test_noise_starts_as_rejected_and_can_be_moved_back(mixed):
+    state = mixed.json("/api/state")
+    noise = mixed.json("/api/classes/65535/samples")["samples"]
+    assert state["rejected"] == len(noise) == 9
+    assert [c["size"] for c in state["classes"]] == [59, 59, 59, 57, 57], "and none is in the last class"
+    assert sum(c["given"] for c in state["classes"]) == 120
+    rows = json.loads(mixed.get("/api/export?format=json"))
+    assert [i for i, row in enumerate(rows) if row["rejected"]] == noise
+    mixed.act(kind="move", samples=noise[:2], to=3)
+    assert mixed.json("/api/state")["rejected"] == 7
+    mixed.post("/api/undo", {"revision": 1})
+    assert mixed.json("/api/state")["rejected"] == 9
+
+
+def test_the_probability_of_being_new_is_sent(mixed):
+    about = mixed.json("/api/run")
+    assert about["has_mixture"] is True
+    assert about["cannot_return"] is None
+    assert about["mixture"].startswith(
+        "57 of 180 unlabelled samples were recognised as old classes, 9 set aside"
+    )
+    assert list(about).index("mixture") < list(about).index("confidence")
+    novelty = np.frombuffer(mixed.get("/api/novelty"), "u1")
+    given = np.frombuffer(mixed.get("/api/given"), "u1") == 1
+    kinds = {c["id"]: c["kind"] for c in mixed.json("/api/state")["classes"]}
+    assigned = np.frombuffer(mixed.get("/api/assignment"), "<u2").tolist()
+    old = np.array([kinds.get(c) == "old" for c in assigned])
+    new = np.array([kinds.get(c) == "new" for c in assigned])
+    assert not novelty[given].any()
+    assert 0 < novelty[old & ~given].max() <= 0.4 * 255 < novelty[new].min()
+    sample = mixed.json("/api/samples/3")
+    assert sample["novelty"] == pytest.approx(novelty[3] / 255, abs=0.003)
+    rows = json.loads(mixed.get("/api/export?format=json"))
+    assert rows[3]["novelty"] == sample["novelty"]
+
+
+def test_what_is_old_goes_to_the_class_that_it_resembles_most(tmp_path):
+    run = make_run(tmp_path / "run", mixture=True)
+    best = open_run(run).best_old
+    with Serving(run) as client:
+        before = np.frombuffer(client.get("/api/assignment"), "<u2")
+        mine = before == 3
+        answer = client.act(kind="old", **{"class": 3})
+        assert answer["changed"] == {"samples": 57, "classes": [0, 1, 2, 3]}
+        after = np.frombuffer(client.get("/api/assignment"), "<u2")
+        assert after[mine].tolist() == best[mine].tolist()
+        assert after[~mine].tolist() == before[~mine].tolist()
+        client.act(422, kind="old", samples=[0])
+        client.act(422, kind="old", samples=[4], to=[1])
+    with Serving(run) as client:
+        assert np.frombuffer(client.get("/api/assignment"), "<u2").tolist() == after.tolist()
+        client.post("/api/undo", {"revision": 1})
+        assert np.frombuffer(client.get("/api/assignment"), "<u2").tolist() == before.tolist()
+
+
+def test_a_label_that_was_given_says_what_a_sample_is(tmp_path):
+    """Whatever else a sample with a given label resembles, it returns to the class of that label."""
+    opened = open_run(make_run(tmp_path / "run", mixture=True))
+    vars(opened.contents)["best_old"] = np.full(300, 2)
+    given = opened.given
+    assert opened.best_old[given].tolist() == opened.assignment[given].tolist()
+    assert set(opened.best_old[~given].tolist()) == {2}
+
+
+def test_a_run_without_a_mixture_says_so(fresh):
+    about = fresh.json("/api/run")
+    assert (about["has_mixture"], about["mixture"]) == (False, None)
+    assert "resembles most" in about["cannot_return"]
+    assert fresh.act(422, kind="old", **{"class": 3})["error"] == about["cannot_return"]
+    assert fresh.json("/api/samples/3")["novelty"] is None
+
+
+@pytest.mark.parametrize("name", ["plus", "paper"])
+def test_a_run_of_version_0_1_0_opens(name, tmp_path):
+    run = shutil.copytree(Path(__file__).parent.parent / "runs/0.1.0" / name, tmp_path / "run")
+    session = Session(open_run(run))
+    assert session.about()["has_mixture"] is False
+    assert session.state()["rejected"] == 0
+    assert set(session.labels()["novelty"]) == {0.0, 1.0}, "unlabelled samples were taken to be new"
+    assert report_data(session)["novelty"] is None
 
 
 @pytest.mark.parametrize("kind", ["image", "colour", "radio", "vector"])
@@ -270,8 +354,8 @@ def test_exports_have_the_reviewed_labels(fresh):
     fresh.act(kind="reject", samples=[0])
     rows = json.loads(fresh.get("/api/export?format=json"))
     assert rows[3]["label"] == '=1+1, "quoted"'
-    nothing = {"label": None, "class": None, "kind": None}
-    assert rows[0] == {"id": "row 0", **nothing, "given": True, "confidence": 1.0, "rejected": True}
+    nothing, sure = {"label": None, "class": None, "kind": None}, {"confidence": 1.0, "novelty": 0.0}
+    assert rows[0] == {"id": "row 0", **nothing, "given": True, **sure, "rejected": True}
     table = pyarrow.parquet.read_table(io.BytesIO(fresh.get("/api/export?format=parquet")))
     assert [dict(row, confidence=round(row["confidence"], 4)) for row in table.to_pylist()] == rows
     lines = list(csv.DictReader(io.StringIO(fresh.get("/api/export?format=csv").decode())))

@@ -6,7 +6,7 @@ import type { MapView } from "./map/view";
 import { askMerge, askName, askNote, askParts, exportDialog, likelyFor, pickClass, refineDialog } from "./parts/dialogs";
 import { helpDialog } from "./parts/help";
 import { searchDialog } from "./parts/search";
-import { type ColourBy, type Store, VIEWS } from "./store";
+import { type ColourBy, COLOURS, type Store, VIEWS } from "./store";
 
 export interface Command {
   id: string;
@@ -118,6 +118,22 @@ export function makeCommands(store: Store, map: MapView): Commands {
     const info = current();
     if (info) await store.act({ kind: "reject", class: info.id }, `reject ${info.name}`);
   }
+  async function toKnown() {
+    if (store.run.cannot_return) return store.notify({ tone: "info", text: store.run.cannot_return });
+    if (store.selection.length) {
+      const chosen = store.selection;
+      if (await store.act({ kind: "old", samples: chosen }, `move ${samples(chosen.length)} to known classes`)) store.select([]);
+      return;
+    }
+    const info = current();
+    if (info?.kind === "old") store.notify({ tone: "info", text: `${info.name} is a known class already. Choose a new class, or select samples.` });
+    else if (info) await store.act({ kind: "old", class: info.id }, `move ${info.name} to known classes`);
+  }
+  function selectRecognised() {
+    const found = store.recognised();
+    if (found.length) store.select(found);
+    else store.notify({ tone: "info", text: "No sample that came without a label is in a known class." });
+  }
   async function note() {
     const info = current();
     if (!info) return;
@@ -177,20 +193,22 @@ export function makeCommands(store: Store, map: MapView): Commands {
       const info = current();
       if (info) store.select(store.members(info.id));
     } },
+    { id: "recognised", keys: ["g"], title: "Select all samples recognised as known", group: "Samples", run: selectRecognised },
     { id: "move", keys: ["v"], title: "Move selected samples", group: "Samples", edits: true, run: () => void move(false) },
     { id: "create", keys: ["c"], title: "New class from selected samples", group: "Samples", edits: true, run: () => void move(true) },
+    { id: "to-known", keys: ["shift+o"], title: "All these are known: selected samples, or else the class. Each goes to the known class it resembles most", group: "Samples", edits: true, run: () => void toKnown() },
     { id: "reject", keys: ["x", "Delete"], title: "Reject as noise: selected samples, or else the class", group: "Samples", edits: true, run: () => void reject() },
     { id: "escape", keys: ["escape"], title: "Clear the selection", group: "Samples", run: escape },
     { id: "lasso", keys: ["l"], title: "Lasso on or off (or Shift and drag; Alt and drag removes)", group: "Map", run: () => store.chooseTool(store.tool === "lasso" ? "pan" : "lasso") },
     { id: "fit", keys: ["0"], title: "Whole map", group: "Map", run: () => map.fit() },
     { id: "closer", keys: ["plus", "="], title: "Zoom in", group: "Map", run: () => map.zoom(1.5) },
     { id: "farther", keys: ["-"], title: "Zoom out", group: "Map", run: () => map.zoom(1 / 1.5) },
-    ...(["class", "old", "confidence", "truth"] as ColourBy[]).map((colour, i): Command => ({
+    ...store.colours().map((colour: ColourBy): Command => ({
       id: `colour-${colour}`,
-      keys: [String(i + 1)],
-      title: `Colour by ${{ class: "class", old: "known and new", confidence: "confidence", truth: "truth" }[colour]}`,
+      keys: [COLOURS[colour].key],
+      title: `Colour by ${COLOURS[colour].words}`,
       group: "Map",
-      run: () => store.colours().includes(colour) && store.chooseColour(colour),
+      run: () => store.chooseColour(colour),
     })),
     { id: "undo", keys: ["u", "ctrl+z"], title: "Undo", group: "Page", edits: true, run: () => void store.step("undo") },
     { id: "redo", keys: ["shift+u", "ctrl+shift+z", "ctrl+y"], title: "Redo", group: "Page", edits: true, run: () => void store.step("redo") },
@@ -203,7 +221,7 @@ export function makeCommands(store: Store, map: MapView): Commands {
     { id: "help", keys: ["?"], title: "This list", group: "Page", run: () => void helpDialog(offered()) },
   ];
   const offered = (): Command[] =>
-    list.filter((c) => (store.editable || !c.edits) && (store.source.live || !c.server) && (c.id !== "colour-truth" || store.run.has_truth));
+    list.filter((c) => (store.editable || !c.edits) && (store.source.live || !c.server) && (c.id !== "recognised" || store.run.has_mixture));
   return Object.fromEntries(offered().map((c) => [c.id, c]));
 }
 

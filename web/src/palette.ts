@@ -29,8 +29,15 @@ export function rgb(hex: string): Rgb {
 /** From not sure (orange) to sure (blue): in order for every kind of colour vision. */
 const SURE = { light: ["#d9480f", "#d9a441", "#8f9bb3", "#1c5fae"], dark: ["#ff7a33", "#e0b04c", "#8aa0c0", "#4aa3ff"] };
 
-export function confidenceColour(share: number, dark: boolean): Rgb {
-  const stops = (dark ? SURE.dark : SURE.light).map(rgb);
+/** From known (pale) to new (strong): away from the ground in even steps, for every kind of colour vision. */
+const NOVEL = { light: ["#9cb1c3", "#8d81bd", "#93509f", "#5d0f5c"], dark: ["#566b80", "#8570b8", "#d989c9", "#ffc4d9"] };
+
+export const confidenceColour = (share: number, dark: boolean): Rgb => between(dark ? SURE.dark : SURE.light, share);
+export const noveltyColour = (share: number, dark: boolean): Rgb => between(dark ? NOVEL.dark : NOVEL.light, share);
+
+/** The colour at a share of the way along a scale. */
+function between(scale: string[], share: number): Rgb {
+  const stops = scale.map(rgb);
   const at = Math.min(0.9999, Math.max(0, share)) * (stops.length - 1);
   const low = Math.floor(at);
   return stops[low].map((v, i) => Math.round(v + (stops[low + 1][i] - v) * (at - low))) as Rgb;

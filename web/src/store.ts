@@ -28,7 +28,15 @@ export type Topic =
 
 export type View = "map" | "classes" | "scores" | "training" | "run" | "journal";
 export const VIEWS: readonly View[] = ["map", "classes", "scores", "training", "run", "journal"];
-export type ColourBy = "class" | "old" | "confidence" | "truth";
+/** What the map can be coloured by: the name on its button, and in the list of keys. A key never changes its meaning. */
+export const COLOURS = {
+  class: { name: "Class", words: "class", key: "1" },
+  old: { name: "Known / new", words: "known and new", key: "2" },
+  confidence: { name: "Confidence", words: "confidence", key: "3" },
+  truth: { name: "Truth", words: "truth", key: "4" },
+  novelty: { name: "P(new)", words: "the probability of being new", key: "5" },
+} as const;
+export type ColourBy = keyof typeof COLOURS;
 
 export interface Message {
   text: string;
@@ -145,13 +153,27 @@ export class Store {
   }
 
   colours(): ColourBy[] {
-    return this.run.has_truth ? ["class", "old", "confidence", "truth"] : ["class", "old", "confidence"];
+    const there: Record<ColourBy, boolean> = { class: true, old: true, confidence: true, truth: this.run.has_truth, novelty: this.data.novelty !== null };
+    return (Object.keys(COLOURS) as ColourBy[]).filter((colour) => there[colour]);
   }
 
   members(id: number): number[] {
     const found: number[] = [];
     this.data.assignment.forEach((c, i) => c === id && found.push(i));
     return found;
+  }
+
+  /** Samples that came without a label and are in a known class, or in this one; the least sure first. */
+  recognised(id?: number): number[] {
+    if (!this.run.has_mixture) return [];
+    const { assignment, given } = this.data;
+    const found: number[] = [];
+    assignment.forEach((c, i) => !given[i] && (id === undefined || c === id) && this.byId.get(c)?.kind === "old" && found.push(i));
+    return this.leastSure(found);
+  }
+
+  leastSure(samples: number[]): number[] {
+    return [...samples].sort((a, b) => this.data.confidence[a] - this.data.confidence[b]);
   }
 
   // --- choosing

@@ -176,7 +176,7 @@ def discover(
         from cdknet.cli.tables import scores_table
         from cdknet.core.metrics import new_class_scores
 
-        console().print(scores_table("Unlabelled samples", new_class_scores(truth, model.labels_)))
+        console().print(scores_table("Samples of new classes", new_class_scores(truth, model.labels_)))
     show_run(out, as_json)
 
 
@@ -254,7 +254,10 @@ def predict(
     *,
     out: Annotated[
         Path,
-        typer.Option(help="The CSV to write: id, label, new, probability (the network's own)."),
+        typer.Option(
+            help="The CSV to write: id, label, new, probability (the network's own), novelty (P(none of the "
+            "classes))."
+        ),
     ],
     force: Force = False,
     as_json: Json = False,
@@ -266,10 +269,12 @@ def predict(
     transmission, by vote of its slices.
     """
     import numpy as np
+    import torch
 
     from cdknet.discoverer import inputs_like, probabilities
     from cdknet.fit.codec import from_run
     from cdknet.runs.format import read_run
+    from cdknet.trust.novelty import learn_unlike
 
     check_new_file(out, force)
     if out.suffix.lower() in (".json", ".parquet"):
@@ -282,15 +287,19 @@ def predict(
         say(note, quiet=as_json)
     if samples.groups is not None:
         check_new_file(of_groups, force)
-    answers = []
+    answers, novelties = [], []
+    unlike = learn_unlike(torch.from_numpy(result.embedding), result.labels)
     with bar_of("predict", MANY_SAMPLES, quiet=as_json) as show:
         for start in range(0, len(samples), AT_ONCE):
             show(start, len(samples))
             part = inputs_like(result, samples.X[start : start + AT_ONCE])
-            answers.append(probabilities(result.model.apply(part).logits))
+            features, logits = result.model.apply(part)
+            answers.append(probabilities(logits))
+            novelties.append(unlike.apply(features))
         show(len(samples), len(samples))
     found = np.concatenate(answers)
-    counts = _write_labels(out, samples.ids.tolist(), found, result)
+    novelty = np.concatenate(novelties)
+    counts = _write_labels(out, samples.ids.tolist(), found, result, novelty)
     written = [out]
     if samples.groups is not None:
         from cdknet.radio import vote
@@ -300,12 +309,19 @@ def predict(
         _write_labels(of_groups, groups.tolist(), np.exp(log_votes), result)
     if as_json:
         facts = {"samples": len(samples), "counts": counts, "notes": notes}
+        facts["unlike_all_classes"] = int((novelty > 0.5).sum())
         print_json({"out": [str(path) for path in written], **facts})
     else:
         names = " and ".join(map(str, written))
         console().print(
             f"{len(samples)} samples labelled in {names}: {counts}", highlight=False, markup=False
         )
+        if strangers := int((novelty > 0.5).sum()):
+            console().print(
+                f"{strangers} of them look like none of these classes (novelty above .5).",
+                highlight=False,
+                markup=False,
+            )
 
 
 @app.command()
@@ -407,15 +423,23 @@ def _interrupted(unfinished: Path) -> InterruptedRun:
     return InterruptedRun(f"What was learned is in {unfinished}. Add --resume to continue.")
 
 
-def _write_labels(out: Path, ids: list[str], found: Any, result: FitResult) -> dict[str, int]:
+def _write_labels(
+    out: Path, ids: list[str], found: Any, result: FitResult, novelty: Any = None
+) -> dict[str, int]:
     """Write a CSV of the most probable class of each sample; return how many each class got."""
     from cdknet.runs.files import csv_bytes, replace_file
 
     best, classes = found.argmax(axis=1), result.classes
     n_old = len(classes) - result.n_new_classes
     columns = zip(ids, best, found.max(axis=1), strict=True)
-    rows = ((name, classes[c], int(c >= n_old), f"{p:.4f}") for name, c, p in columns)
-    replace_file(out, csv_bytes(("id", "label", "new", "probability"), rows))
+    rows = [[name, classes[c], int(c >= n_old), f"{p:.4f}"] for name, c, p in columns]
+    header = ["id", "label", "new", "probability"]
+    if novelty is not None:
+        header, rows = (
+            [*header, "novelty"],
+            [[*row, f"{v:.4f}"] for row, v in zip(rows, novelty, strict=True)],
+        )
+    replace_file(out, csv_bytes(header, rows))
     return {str(name): int((best == c).sum()) for c, name in enumerate(classes)}
 
 

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from cdknet.runs.summary import confidence_sentence, given_sentence
+from cdknet.runs.summary import confidence_sentence, given_sentence, mixture_sentence
 
 if TYPE_CHECKING:
     from cdknet.cli.demo import Comparison
@@ -86,12 +86,17 @@ def evaluation_tables(result: Evaluation) -> list[Table]:
         trust.add_column(name, justify="right")
     trust.add_row(*("-" if value is None else f"{value:.3f}" for value in shown.values()))
     tables.append(trust)
-    if result.open_world is not None:
-        split = Table(title="One assignment over all classes", title_justify="left")
-        for name in ("all", "old", "new"):
+    if result.mixed is not None:
+        split = Table(
+            title="Old classes by their names, new ones matched one to one",
+            title_justify="left",
+            caption="old against new: balanced accuracy of that one decision; AUROC: of P(new)",
+            caption_justify="left",
+        )
+        named = result.mixed._asdict()
+        for name in ("all", "old", "new", "balanced", "old against new", "AUROC"):
             split.add_column(name, justify="right")
-        report = result.open_world
-        split.add_row(*("-" if v is None else f"{v:.3f}" for v in (report.all, report.old, report.new)))
+        split.add_row(*("-" if v is None else f"{v:.3f}" for v in named.values()))
         tables.append(split)
     confusion = Table(title="True class (down) and label (across)", title_justify="left")
     confusion.add_column("")
@@ -130,13 +135,15 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
     table = Table(
         title=escape(f"{run}: {facts['samples']} samples of {facts['source']}"), title_justify="left"
     )
-    for name in ("class", "kind", "samples", "of them given", "mean confidence"):
+    for name in ("class", "kind", "samples", "of them given", "confidence of the others"):
         table.add_column(name, justify="left" if name in ("class", "kind") else "right")
     for row in facts["classes"]:
-        sure = f"{row['confidence']:.2f}" if row["samples"] else "-"
-        if sure == "1.00" and row["given"] < row["samples"]:
-            sure = "> .99"  # no discovered label is certain
+        sure = "-" if row["found_confidence"] is None else f"{row['found_confidence']:.2f}"
+        if sure == "1.00":
+            sure = "> .99"  # no label that was found is certain
         table.add_row(escape(row["name"]), row["kind"], str(row["samples"]), str(row["given"]), sure)
+    if facts["noise"]:
+        table.add_row("set aside", "noise", str(facts["noise"]), "0", "-")
     how = Table(show_header=False, box=None)
     for key in ("method", "chosen", "expansion", "label_weight", "seed", "epochs", "pictures"):
         value = facts[key]
@@ -155,6 +162,8 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         spent = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["spent"].items())
         within = f", of a budget of {facts['time_budget']}" if timed else ""
         how.add_row("spent", escape(spent + within))
+    if sentence := mixture_sentence(facts):
+        how.add_row("unlabelled", escape(sentence))
     if facts["confidence"] is not None:
         n_new = sum(row["kind"] == "new" for row in facts["classes"])
         how.add_row("confidence", escape(confidence_sentence(facts["confidence"], n_new)))

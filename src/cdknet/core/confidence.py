@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -35,6 +37,38 @@ def raw_confidence(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDAr
     agreed = (1 + agreement(z, labels, n_classes)) / 2
     raw: NDArray[np.float64] = softmax * _neighbor_share(z, own).double().numpy() * agreed
     return raw
+
+
+class RawConfidence(NamedTuple):
+    """Raw confidences of the unlabelled samples."""
+
+    new: NDArray[np.float64]  # of those with a new class, in order
+    old: NDArray[np.float64]  # of those with an old class, in order
+
+
+def raw_of_mixture(
+    z: Tensor,
+    labels: NDArray[np.int64],
+    given: NDArray[np.bool_],
+    novelty: NDArray[np.floating[Any]],
+    n_old: int,
+    n_new: int,
+) -> RawConfidence:
+    """How well labels fit that may be old or new. `labels` are old classes, then new ones, -1 for noise.
+
+    For a new class it is `raw_confidence` among the new samples, times P(new). For an old class it is the
+    share of the nearest labelled samples that carry the same label, times P(old).
+    """
+    new, old = ~given & (labels >= n_old), ~given & (labels >= 0) & (labels < n_old)
+    raw_new = raw_confidence(z[torch.from_numpy(new)], labels[new] - n_old, n_new) * novelty[new]
+    raw_old = np.zeros(0)
+    if old.any():
+        voters = torch.from_numpy(np.flatnonzero(given))
+        voters = voters[_some_rows(len(voters), MOST_VOTERS)]
+        _, rows = nearest_neighbors(z[torch.from_numpy(old)], min(NEIGHBORS, len(voters)), among=z[voters])
+        same = labels[voters[rows].numpy()] == labels[old][:, None]
+        raw_old = same.mean(axis=1) * (1 - novelty[old].astype(np.float64))
+    return RawConfidence(raw_new, raw_old)
 
 
 def agreement(z: Tensor, labels: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:

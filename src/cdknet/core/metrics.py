@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, roc_auc_score
 
-from cdknet.core.openworld import HiddenTruth
+from cdknet.core.openworld import UNLABELED, HiddenTruth
 
 
 class Contingency(NamedTuple):
@@ -124,11 +124,9 @@ class ConfidenceScores(NamedTuple):
     ranking: float | None  # share of (right, wrong) pairs with the right one surer; None: all right, or none
 
 
-def confidence_scores(
-    truth: ArrayLike, labels: ArrayLike, confidence: NDArray[np.floating[Any]]
-) -> ConfidenceScores:
-    """Score the confidences of labels against the truth, one entry per sample."""
-    right, sure = right_under_match(truth, labels), np.asarray(confidence, dtype=np.float64)
+def confidence_scores(right: NDArray[np.bool_], confidence: NDArray[np.floating[Any]]) -> ConfidenceScores:
+    """Score the confidences of labels that are `right` or not, one entry per sample."""
+    sure = np.asarray(confidence, dtype=np.float64)
     both = right.any() and not right.all()
     return ConfidenceScores(
         expected=float(sure.mean()),
@@ -145,7 +143,7 @@ def new_class_confidence(
     labels, sure = _one_label_each(truth, labels), _one_label_each(truth, confidence)
     _check_some_new(truth)
     new = truth.is_new
-    return confidence_scores(truth.y[new], labels[new], sure[new])
+    return confidence_scores(right_under_match(truth.y[new], labels[new]), sure[new])
 
 
 class OpenWorldReport(NamedTuple):
@@ -173,6 +171,64 @@ def open_world_report(truth: HiddenTruth, labels: ArrayLike) -> OpenWorldReport:
         new=float(right[~old].mean()),
         new_scores=new_class_scores(truth, labels),
         matching=match_clusters(truth.y, labels),
+    )
+
+
+def named_right(
+    truth: ArrayLike, labels: ArrayLike, old: ArrayLike, *, noise: Any = UNLABELED
+) -> NDArray[np.bool_]:
+    """(n,) which labels are right: of an old class by its name, of a new one under the best one-to-one match.
+
+    `old` are the names of the old classes. Labels that are not among them are clusters. These are matched to
+    the other true classes alone, so that an old class is never right under another name. The label `noise` is
+    no cluster: it is right only where the truth has it, too.
+    """
+    truth, labels, old = np.asarray(truth), np.asarray(labels), np.asarray(old)
+    contingency(truth, labels)  # checks its arguments
+    right: NDArray[np.bool_] = truth == labels
+    both = ~np.isin(truth, old) & ~np.isin(labels, old) & (labels.astype(str) != str(noise))
+    right &= ~both
+    if both.any():
+        right[both] = right_under_match(truth[both], labels[both])
+    return right
+
+
+class MixedReport(NamedTuple):
+    """Scores of unlabelled samples of which some are of old classes, by `named_right`."""
+
+    all: float
+    old: float | None  # over the samples of old classes; None if there are none
+    new: float | None
+    balanced: float  # mean over the true classes
+    old_against_new: float | None  # balanced accuracy of the one decision, old or new
+    auroc: float | None  # of the novelty, for the same decision
+
+
+def mixed_report(
+    truth: HiddenTruth,
+    labels: ArrayLike,
+    novelty: NDArray[np.floating[Any]] | None = None,
+    *,
+    old: ArrayLike | None = None,
+    noise: Any = UNLABELED,
+) -> MixedReport:
+    """Score labels (and novelties) of mixed samples; the label `noise` counts as new.
+
+    `old` are the names of the old classes, if the truth does not have samples of all of them.
+    """
+    labels = _one_label_each(truth, labels)
+    new = truth.is_new
+    old_names = np.setdiff1d(truth.y, np.asarray(truth.new_classes)) if old is None else np.asarray(old)
+    right = named_right(truth.y, labels, old_names, noise=noise)
+    both = bool(new.any() and not new.all())
+    said_new = ~np.isin(labels, old_names)
+    return MixedReport(
+        all=float(right.mean()),
+        old=float(right[~new].mean()) if not new.all() else None,
+        new=float(right[new].mean()) if new.any() else None,
+        balanced=float(np.mean([right[truth.y == c].mean() for c in np.unique(truth.y)])),
+        old_against_new=float((said_new[new].mean() + (~said_new[~new]).mean()) / 2) if both else None,
+        auroc=None if novelty is None or not both else float(roc_auc_score(new, novelty)),
     )
 
 

@@ -81,3 +81,56 @@ def hide_classes(X: ArrayLike, y: ArrayLike, new_classes: Sequence[Any]) -> tupl
     else:
         seen = np.where(hidden, str(UNLABELED), y.astype(str))
     return OpenWorldData(X, seen), HiddenTruth(y, tuple(sorted(set(wanted.tolist()))))
+
+
+def mix(
+    problem: OpenWorldProblem,
+    *,
+    labelled: float = 0.5,
+    share: float | None = None,
+    seed: int,
+    groups: ArrayLike | None = None,
+) -> OpenWorldProblem:
+    """The problem with samples of old classes among its unlabelled ones.
+
+    Parameters
+    ----------
+    labelled
+        The share of the samples of each old class that keep their label. The others lose it.
+    share
+        The share of old samples among the unlabelled ones. Samples are dropped at random to reach it: old
+        unlabelled ones or, where there are too few of these, new ones. None drops nothing.
+    seed
+        Draws both. With one seed, labelled samples are the same for every share.
+    groups
+        (n,) samples of one group, such as slices of one transmission, keep or lose their labels together.
+        `labelled` then is the share of groups.
+    """
+    if not 0 < labelled <= 1:
+        raise ValueError(f"labelled must be above 0 and at most 1. Got {labelled}.")
+    if share is not None and not 0 <= share < 1:
+        raise ValueError(f"share must be at least 0 and below 1. Got {share}.")
+    X, y, truth = problem.train.X, problem.train.y, problem.train_truth
+    unknown = np.asarray(UNLABELED).astype(y.dtype)
+    rng = np.random.default_rng(seed)
+    _, group = np.unique(np.arange(len(y)) if groups is None else np.asarray(groups), return_inverse=True)
+    order = rng.permutation(group.max() + 1)[group]  # the place of each sample's group in a random order
+    seen = y.copy()
+    for c in np.unique(y[y != unknown]):
+        rows = np.flatnonzero(y == c)
+        places = np.unique(order[rows])
+        keep = max(1, round(labelled * len(places)))
+        seen[rows[np.isin(order[rows], places[keep:])]] = unknown
+    old = rng.permutation(np.flatnonzero((seen == unknown) & (y != unknown)))
+    new = rng.permutation(np.flatnonzero(y == unknown))
+    if share is not None:
+        wanted = round(len(new) * share / (1 - share))
+        if wanted > len(old):
+            new = new[: round(len(old) * (1 - share) / share)]
+        old = old[:wanted]
+    if not len(new):
+        raise ValueError(f"share must leave samples of new classes. Got {share}, with labelled={labelled}.")
+    rows = np.sort(np.concatenate([np.flatnonzero(seen != unknown), old, new]))
+    if len(rows) < len(y):
+        X, seen, truth = X[rows], seen[rows], HiddenTruth(truth.y[rows], truth.new_classes)
+    return OpenWorldProblem(OpenWorldData(X, seen), truth, problem.X_test, problem.test_truth)

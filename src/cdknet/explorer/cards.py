@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.explorer.review import REJECTED, Review
+from cdknet.explorer.review import REJECTED, Review, ids_of
 from cdknet.runs.format import Run
 
 SHOWN = 24  # samples on a card's sheets
@@ -240,7 +240,7 @@ class Cards:
 def hints_of(run: Run) -> list[str]:
     """A sentence for each new class of a run that looks like several, or like one with another."""
     names = run.class_names
-    review = Review.start(run.class_index, names, run.n_old)
+    review = Review.start(ids_of(run.class_index, range(len(names))), names, run.n_old)
     cards = Cards(run.features, run.confidence)
     cards.update(review)
     found: dict[tuple[int, ...], str] = {}

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdknet.explorer.journal import JOURNAL, Journal
-from cdknet.explorer.review import REJECTED, Review
+from cdknet.explorer.review import REJECTED, Review, ids_of
 from cdknet.runs import figures
 from cdknet.runs.files import replace_file
 from cdknet.runs.fingerprints import samples_digest
@@ -53,8 +53,19 @@ class OpenedRun:
 
     @cached_property
     def assignment(self) -> NDArray[np.uint16]:
-        """(n,) class ids as the fit left them."""
-        return np.array(self.class_ids, dtype=np.uint16)[self.contents.class_index]
+        """(n,) class ids as the fit left them; `REJECTED` for samples that it set aside as noise."""
+        return ids_of(self.contents.class_index, self.class_ids)
+
+    @cached_property
+    def best_old(self) -> NDArray[np.uint16] | None:
+        """(n,) the id of the old class that each sample resembles most; its own where the label was given.
+
+        None if the run does not say.
+        """
+        best, index = self.contents.best_old, self.contents.class_index
+        if best is None or not self.n_old:
+            return None
+        return ids_of(np.where(self.given & (index >= 0) & (index < self.n_old), index, best), self.class_ids)
 
     @property
     def given(self) -> NDArray[np.bool_]:
@@ -63,6 +74,10 @@ class OpenedRun:
     @property
     def confidence(self) -> NDArray[np.float32]:
         return self.contents.confidence
+
+    @property
+    def novelty(self) -> NDArray[np.float32]:
+        return self.contents.novelty
 
     @property
     def features(self) -> NDArray[np.float32]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cdknet.explorer.review import Change, Review, ReviewError, Splitter, change_of, resolve
+from cdknet.explorer.review import Change, Ids, Review, ReviewError, Splitter, change_of, resolve
 
 JOURNAL = "review.jsonl"
 FORMAT, VERSION = "cdknet-review", 1
@@ -188,10 +188,15 @@ class Journal:
 
     # Writing
 
-    def do(self, revision: int, asked: Mapping[str, Any], splitter: Splitter) -> Done:
-        """Carry out a request made at `revision`, or raise `Stale` if the state has changed since."""
+    def do(
+        self, revision: int, asked: Mapping[str, Any], splitter: Splitter, best_old: Ids | None = None
+    ) -> Done:
+        """Carry out a request made at `revision`, or raise `Stale` if the state has changed since.
+
+        `splitter` and `best_old` are what `resolve` needs to complete it.
+        """
         with self._writing(revision) as file:
-            action = resolve(self.review, asked, splitter)
+            action = resolve(self.review, asked, splitter, best_old)
             change = change_of(self.review, action)
             when = _now()
             self._append(file, {"revision": revision + 1, "when": when, "do": action})

@@ -48,6 +48,7 @@ def report_data(session: Session) -> dict[str, Any]:
         "map": _base64(session.map_bytes()),
         "assignment": _base64(session.assignment_bytes()[0]),
         "confidence": _base64(session.confidence_bytes()),
+        "novelty": _base64(session.novelty_bytes()) if session.has_mixture else None,
         "given": _base64(session.given_bytes()),
         "truth": None if session.truth is None else _base64(session.truth_bytes()),
         "thumbs": None,

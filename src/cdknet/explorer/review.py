@@ -12,25 +12,39 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.runs.format import MOST_CLASSES
+from cdknet.runs.format import MOST_CLASSES, NOISE
 
 REJECTED = 65535  # the class id of samples that are noise
 LONGEST_NAME, LONGEST_NOTE, MOST_PARTS = 100, 4000, 20
+MOST_NAMED = 3  # classes that a summary names
 
 Rows = NDArray[np.int64]
 Ids = NDArray[np.uint16]
 Action = dict[str, Any]
+Unsigned = TypeVar("Unsigned", np.uint8, np.uint16)
 # Rows of a class, number of parts k -> part 0 ... k - 1 of each row, largest part first.
 Splitter = Callable[[Rows, int], NDArray[np.integer[Any]]]
 
 
+NO_BEST_OLD = (
+    "The run must say which known class each sample resembles most. It does not: an older version made it. "
+    "Move the samples to a known class yourself, or run it again."
+)
+
+
 class ReviewError(ValueError):
     """An action that is not possible. The state is unchanged."""
+
+
+def ids_of(class_index: NDArray[np.integer[Any]], class_ids: Sequence[int]) -> Ids:
+    """(n,) ids of classes that are given by position; `REJECTED` where a sample was set aside as noise."""
+    ids = np.asarray(class_ids, dtype=np.uint16)
+    return np.where(class_index == NOISE, np.uint16(REJECTED), ids[class_index])
 
 
 @dataclass(frozen=True)
@@ -132,12 +146,19 @@ class Change(NamedTuple):
 # From a request to a change
 
 
-KINDS = ("rename", "merge", "split", "move", "mark_old", "reject", "note", "dismiss")
+KINDS = ("rename", "merge", "split", "move", "mark_old", "old", "reject", "note", "dismiss")
 
 
-def resolve(review: Review, asked: Mapping[str, Any], splitter: Splitter) -> Action:
-    """The request with every choice made that a replay must not make again: new ids, names, parts."""
+def resolve(
+    review: Review, asked: Mapping[str, Any], splitter: Splitter, best_old: Ids | None = None
+) -> Action:
+    """The request with every choice made that a replay must not make again: new ids, names, parts.
+
+    `best_old` (n,) is the old class that each sample resembles most, by id; None if the run does not say.
+    """
     kind = asked.get("kind")
+    if kind in ("old", "reject") and None not in (asked.get("samples"), asked.get("class")):
+        raise ReviewError(f"{kind} must name samples or a class. Got both.")
     if kind == "split":
         class_id, k = _class_id(review, asked.get("class")), _part_count(asked.get("k"))
         members = review.members(class_id)
@@ -157,8 +178,16 @@ def resolve(review: Review, asked: Mapping[str, Any], splitter: Splitter) -> Act
         ids = _unused_ids(review, k - 1)
         stem = review.classes[class_id].name
         names = _unused_names(review, [f"{_shortened(stem)} ({j + 2})" for j in range(k - 1)], stem)
-        packed = base64.b64encode(zlib.compress(parts.astype(np.uint8).tobytes(), 6)).decode()
+        packed = _packed(parts.astype(np.uint8))
         return {"kind": "split", "class": class_id, "k": k, "ids": ids, "names": names, "parts": packed}
+    if kind == "old":
+        if best_old is None:
+            raise ReviewError(NO_BEST_OLD)
+        if asked.get("samples") is None:
+            class_id = _class_id(review, asked.get("class"))
+            return {"kind": "old", "class": class_id, "to": _packed(best_old[review.members(class_id)])}
+        rows = _not_old(review, _rows(review, asked["samples"]))
+        return {"kind": "old", "samples": rows.tolist(), "to": _packed(best_old[rows])}
     if kind == "move" and asked.get("to") is None:
         rows = _rows(review, asked.get("samples"))
         name = asked.get("name")
@@ -171,8 +200,6 @@ def resolve(review: Review, asked: Mapping[str, Any], splitter: Splitter) -> Act
         return {"kind": "move", "samples": rows.tolist(), "to": _class_id(review, asked["to"])}
     if kind not in KINDS:
         raise ReviewError(f"kind must be one of {', '.join(KINDS)}. Got {str(kind)[:40]!r}.")
-    if kind == "reject" and None not in (asked.get("samples"), asked.get("class")):
-        raise ReviewError("reject must name samples or a class. Got both.")
     wanted = {
         "rename": ("class", "name"),
         "merge": ("classes", "into"),
@@ -227,7 +254,7 @@ def _split(review: Review, action: Mapping[str, Any]) -> Change:
     class_id = _class_id(review, action["class"])
     ids, names = [_new_id(review, i) for i in action["ids"]], action["names"]
     rows = review.members(class_id)
-    parts = np.frombuffer(zlib.decompress(base64.b64decode(action["parts"])), dtype=np.uint8)
+    parts = _unpacked(action["parts"], np.uint8)
     if len(parts) != len(rows) or len(names) != len(ids) or (len(parts) and parts.max() > len(ids)):
         raise ReviewError("parts must assign every sample of the class to a part. Got something else.")
     moved = parts > 0
@@ -271,6 +298,31 @@ def _mark_old(review: Review, action: Mapping[str, Any]) -> Change:
         old,
         f"{record.name} is the old class {review.classes[old].name}: {_n_samples(rows)}",
     )
+
+
+def _old(review: Review, action: Mapping[str, Any]) -> Change:
+    """Every sample joins the old class in `to`. A whole class is removed; one that lost all samples stays."""
+    records: dict[int, tuple[ClassRecord | None, ClassRecord | None]] = {}
+    if action.get("samples") is not None:
+        rows = _not_old(review, _rows(review, action["samples"]))
+        what = f"{_n_samples(rows)} moved to known classes"
+    else:
+        class_id = _class_id(review, action.get("class"))
+        _check_kind(review, class_id, "new", "be moved to old ones")
+        record, rows = review.classes[class_id], review.members(class_id)
+        records[class_id] = (record, None)
+        what = f"{record.name} moved to known classes"
+    after = _unpacked(action["to"], np.uint16)
+    if len(after) != len(rows):
+        raise ReviewError(f"to must name a class for each of {_n_samples(rows)}. Got {len(after)}.")
+    found, sizes = np.unique(after, return_counts=True)
+    for old in found.tolist():
+        _check_kind(review, _class_id(review, old), "old", "be chosen as the old class")
+    largest = np.argsort(-sizes, kind="stable")
+    shares = [f"{sizes[i]} to {review.classes[int(found[i])].name}" for i in largest[:MOST_NAMED]]
+    if len(largest) > MOST_NAMED:
+        shares.append(f"{sizes[largest[MOST_NAMED:]].sum()} to others")
+    return _change(review, records, rows, after, ": ".join([what, ", ".join(shares)] if shares else [what]))
 
 
 def _reject(review: Review, action: Mapping[str, Any]) -> Change:
@@ -330,6 +382,7 @@ _CHANGES: dict[str, Callable[[Review, Mapping[str, Any]], Change]] = {
     "split": _split,
     "move": _move,
     "mark_old": _mark_old,
+    "old": _old,
     "reject": _reject,
     "note": _note,
     "dismiss": _dismiss,
@@ -395,6 +448,26 @@ def _rows(review: Review, samples: Any) -> Rows:
     if not all(_is_whole(i) and 0 <= i < n for i in samples):
         raise ReviewError(f"samples must be whole numbers from 0 to {n - 1}. Got other values.")
     return np.unique(np.asarray(samples, dtype=np.int64))
+
+
+def _not_old(review: Review, rows: Rows) -> Rows:
+    """Those of the rows that are in no old class: the others are where they belong."""
+    old = [class_id for class_id, record in review.classes.items() if record.kind == "old"]
+    rows = rows[~np.isin(review.assignment[rows], np.array(old, dtype=np.uint16))]
+    if not len(rows):
+        raise ReviewError("samples must be of new classes or noise. Got only samples of known classes.")
+    return rows
+
+
+def _packed(values: NDArray[np.unsignedinteger[Any]]) -> str:
+    """Small numbers as text, for a line of the journal."""
+    little = values.astype(values.dtype.newbyteorder("<"))
+    return base64.b64encode(zlib.compress(little.tobytes(), 6)).decode()
+
+
+def _unpacked(text: str, dtype: type[Unsigned]) -> NDArray[Unsigned]:
+    raw = zlib.decompress(base64.b64decode(text))
+    return np.frombuffer(raw, dtype=np.dtype(dtype).newbyteorder("<")).astype(dtype)
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

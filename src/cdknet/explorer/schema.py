@@ -47,6 +47,12 @@ class MarkOld(Body):
     old: Number
 
 
+class Old(Body):
+    kind: Literal["old"]
+    samples: list[Number] | None = None
+    class_: Number | None = Field(default=None, alias="class")
+
+
 class Reject(Body):
     kind: Literal["reject"]
     samples: list[Number] | None = None
@@ -67,7 +73,7 @@ class Dismiss(Body):
 
 
 Action = Annotated[
-    Rename | Merge | Split | Move | MarkOld | Reject | Note | Dismiss, Field(discriminator="kind")
+    Rename | Merge | Split | Move | MarkOld | Old | Reject | Note | Dismiss, Field(discriminator="kind")
 ]
 
 

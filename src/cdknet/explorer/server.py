@@ -102,6 +102,10 @@ def make_app(session: Session) -> FastAPI:
     def confidence() -> Response:
         return binary(session.confidence_bytes())
 
+    @app.get("/api/novelty", response_class=Response, responses=BINARY)
+    def novelty() -> Response:
+        return binary(session.novelty_bytes())
+
     @app.get("/api/given", response_class=Response, responses=BINARY)
     def given() -> Response:
         return binary(session.given_bytes())

@@ -19,12 +19,12 @@ from cdknet.data.checks import is_number
 from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.journal import Done
-from cdknet.explorer.review import REJECTED, Review
+from cdknet.explorer.review import NO_BEST_OLD, REJECTED, Review
 from cdknet.explorer.samples import Drawer
 from cdknet.inputs.kind import SampleKind, kind_of
 from cdknet.options import METHODS, Option, all_options, options_of
 from cdknet.runs.files import csv_bytes, shown
-from cdknet.runs.summary import confidence_sentence, used_options
+from cdknet.runs.summary import confidence_sentence, mixture_sentence, used_options
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -83,7 +83,7 @@ class Session:
     # Actions
 
     def act(self, revision: int, action: Mapping[str, Any]) -> Done:
-        return self.journal.do(revision, action, self._split)
+        return self.journal.do(revision, action, self._split, self.run.best_old)
 
     def undo(self, revision: int) -> Done:
         return self.journal.undo(revision)
@@ -127,6 +127,16 @@ class Session:
             )
         return None
 
+    @property
+    def cannot_return(self) -> str | None:
+        """Why samples cannot be moved to the old classes that they resemble most, or None."""
+        return NO_BEST_OLD if self.run.best_old is None else None
+
+    @property
+    def has_mixture(self) -> bool:
+        """Whether the fit took unlabelled samples to be a mixture of old and new classes."""
+        return self.run.contents.mixture is not None
+
     def about(self) -> dict[str, Any]:
         """GET /api/run."""
         run, config = self.run, self.run.config
@@ -147,12 +157,15 @@ class Session:
             if run.samples is not None
             else "This run does not store its samples: start the explorer with --data to see them.",
             "cannot_refine": self.cannot_refine,
+            "cannot_return": self.cannot_return,
+            "has_mixture": self.has_mixture,
             "rejected_id": REJECTED,
             "read_only": self.read_only,
             "options": {name: options[name] for name in read},
             "option_help": read,
             "formats": {format: _cannot_write(format) for format in FORMATS},
             "seed": config.get("seed"),
+            "mixture": mixture_sentence(config) or None,
             "confidence": confidence_sentence(confidence, run.contents.n_new) if confidence else None,
             "notes": [shown(note) for note in config.get("notes", [])],
             "source": Path(shown(config.get("source", "arrays"))).name,
@@ -179,7 +192,10 @@ class Session:
             return review.assignment.astype("<u2").tobytes(), self.journal.revision
 
     def confidence_bytes(self) -> bytes:
-        return (np.clip(self.run.confidence, 0, 1) * 255).round().astype(np.uint8).tobytes()
+        return _share_bytes(self.run.confidence)
+
+    def novelty_bytes(self) -> bytes:
+        return _share_bytes(self.run.novelty)
 
     def given_bytes(self) -> bytes:
         return self.run.given.astype(np.uint8).tobytes()
@@ -258,6 +274,7 @@ class Session:
             "class": class_id,
             "given": bool(self.run.given[row]),
             "confidence": round(float(self.run.confidence[row]), 4),
+            "novelty": round(float(self.run.novelty[row]), 4) if self.has_mixture else None,
             "truth": None if self.truth is None or true == REJECTED else self.truth.names[true],
             "values": self._values(row),
         }
@@ -330,11 +347,17 @@ class Session:
                 "kind": [None if c == REJECTED else records[c].kind for c in ids],
                 "given": self.run.given.tolist(),
                 "confidence": [round(c, 4) for c in self.run.confidence.tolist()],
+                "novelty": [round(c, 4) for c in self.run.novelty.tolist()],
                 "rejected": [c == REJECTED for c in ids],
             }
 
     def export(self, format: str) -> bytes:
         return export(self.labels(), format)
+
+
+def _share_bytes(shares: NDArray[np.float32]) -> bytes:
+    """Shares from 0 to 1 as bytes from 0 to 255."""
+    return (np.clip(shares, 0, 1) * 255).round().astype(np.uint8).tobytes()
 
 
 def options_read(options: Mapping[str, Any]) -> dict[str, str]:
@@ -379,8 +402,8 @@ def export(labels: dict[str, list[Any]], format: str) -> bytes:
         import pyarrow.parquet
     except ImportError:
         raise ImportError(NO_PARQUET) from None
-    kinds = {"class": pyarrow.int32(), "confidence": pyarrow.float32(), "given": pyarrow.bool_()}
-    kinds["rejected"] = pyarrow.bool_()
+    kinds = {"class": pyarrow.int32(), "given": pyarrow.bool_(), "rejected": pyarrow.bool_()}
+    kinds |= {"confidence": pyarrow.float32(), "novelty": pyarrow.float32()}
     arrays = [pyarrow.array(v, kinds.get(name, pyarrow.string())) for name, v in labels.items()]
     out = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(arrays, list(labels)), out)

@@ -69,5 +69,6 @@ def _stage_keys(plan: FitPlan, context: FitContext, data: str, parts: list[Any])
     if context.clusterer is None and context.views is None:
         second = [name for name in every if name not in first_groups | later | clustering]
         keys["discover"] = [*first, plan.method.name, *values(second)]
+        keys["sort"] = keys["discover"]
         keys["cluster"] = [*keys["discover"], *values(sorted(clustering))]
     return keys

@@ -18,7 +18,7 @@ from cdknet.fit.result import FitResult
 from cdknet.nets.model import Blueprint, Model
 from cdknet.options import DEFAULT_METHOD, all_options
 from cdknet.runs.files import from_plain, plain
-from cdknet.runs.format import Run
+from cdknet.runs.format import Run, free_name
 from cdknet.runs.summary import used_options
 from cdknet.training.context import FitContext
 
@@ -34,7 +34,12 @@ def to_run(result: FitResult, ids: Sequence[str] | None, config: Mapping[str, An
         weights["spectral_embedding"] = result.spectral_embedding
         weights["spectral_rows"] = result.spectral_rows
     weights["pseudo_labels"] = result.pseudo_labels
-    columns = zip(names, result.labels, result.given, result.confidence, strict=True)
+    columns = zip(names, result.labels, result.given, result.confidence, result.novelty, strict=True)
+    classes = [str(name) for name in result.classes]
+    named = [*classes, free_name("noise", classes)]  # the last one is that of NOISE
+    embedding = {"features": result.embedding, "confidence": result.confidence, "novelty": result.novelty}
+    if result.best_old is not None:
+        embedding["best_old"] = result.best_old.astype(np.int32)
     return Run(
         config={
             "options": {k: plain(v) for k, v in result.params.items()},
@@ -47,6 +52,7 @@ def to_run(result: FitResult, ids: Sequence[str] | None, config: Mapping[str, An
             "validation_accuracy": result.validation_accuracy,
             "given_accuracy": result.given_accuracy,
             "chosen": result.chosen,
+            "mixture": result.mixture,
             "spent": result.spent,
             "tuning": result.tuning,
             "confidence": {
@@ -64,16 +70,17 @@ def to_run(result: FitResult, ids: Sequence[str] | None, config: Mapping[str, An
         },
         history=result.history,
         weights=weights,
-        embedding={"features": result.embedding, "confidence": result.confidence},
+        embedding=embedding,
         labels=[
             {
                 "id": name,
-                "label": str(result.classes[label]),
+                "label": named[label],
                 "given": str(int(given)),
                 "new": str(int(label >= n_old)),
                 "confidence": f"{confidence:.4f}",
+                "novelty": f"{novelty:.4f}",
             }
-            for name, label, given, confidence in columns
+            for name, label, given, confidence, novelty in columns
         ],
     )
 
@@ -118,6 +125,9 @@ def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -
         labels=run.class_index,
         given=run.given,
         confidence=run.confidence,
+        novelty=run.novelty,
+        best_old=run.best_old,
+        mixture=run.mixture,
         embedding=embedding,
         pseudo_labels=pseudo_labels,
         spectral_embedding=weights.get("spectral_embedding"),
@@ -137,4 +147,8 @@ def options_of_run(config: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: from_plain(value) for name, value in config["options"].items()}
     every = {name: one.default for name, one in all_options().items()}
     known = {name: value for name, value in given.items() if name in every and value is not None}
+    if "unlabelled" not in given:  # older versions: all were taken to be new, unless `novelty` was on
+        known |= (
+            {"unlabelled": "mixed", "detector": "softmax"} if given.get("novelty") else {"unlabelled": "new"}
+        )
     return {"method": given.get("method", DEFAULT_METHOD), **every, **known}

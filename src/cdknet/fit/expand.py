@@ -31,11 +31,15 @@ class Expansion(NamedTuple):
 def expand(
     discovery: Discovery,
     problem: Problem,
+    targets_of_new: Tensor,
     options: MethodOptions,
     context: FitContext,
     views: Views | None = None,
 ) -> Expansion:
     """Stage 3, section V.D: more outputs (and units), then cross-entropy on pseudo-labels and old samples.
+
+    `targets_of_new` are the classes found for `problem.new_rows`: clusters and, if unlabelled samples are
+    mixed, old classes.
 
     Each epoch shows all new samples and a share `replay` of the old ones, drawn again each time: for the cost
     of one fixed share, all old samples are replayed in the end. A small set gets more epochs, for at least
@@ -51,7 +55,6 @@ def expand(
         raise ValueError("Stage 3 needs an expansion strategy. Got 'none'. Leave the stage out instead.")
     with seeded(derive_seed(context.seed, "grow")):
         growth = grow(discovery.network, options.expansion, len(discovery.centers), options.extra_units)
-    targets_of_new = problem.n_old_classes + discovery.pseudo_labels
     return teach(growth, problem, targets_of_new, options, context, views)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -11,12 +12,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from cdknet.core.classifiers import MOST_VOTERS, Centers, Classifier, Neighbors, class_means
-from cdknet.core.confidence import raw_confidence
+from cdknet.core.confidence import raw_of_mixture
+from cdknet.core.mixture import (
+    Mixture,
+    far_from_everything,
+    labelled_share,
+    share_of_spies,
+    smoothed,
+    sort_pool,
+)
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.fit.expand import expand
 from cdknet.fit.plan import FitPlan
 from cdknet.fit.pretrain import Pretraining, held_out_positions, pretrain
-from cdknet.inputs.arrays import Inputs, input_statistics
+from cdknet.inputs.arrays import CHUNK, Inputs, input_statistics
 from cdknet.methods.base import Discovery
 from cdknet.methods.sscd import is_novel, novelty_threshold
 from cdknet.nets.architectures import build_network
@@ -25,7 +34,13 @@ from cdknet.nets.model import Blueprint, Model
 from cdknet.nets.network import Network, Projection, embed
 from cdknet.options import PretrainedOptions
 from cdknet.training.context import FitContext
+from cdknet.training.loop import once
 from cdknet.training.problem import Problem
+
+# Raw confidences of new and of old samples -> probabilities that their labels are right.
+Raw = NDArray[np.float64]
+PROJECTED = 128  # axes onto which longer samples are projected at random; distances stay nearly the same
+Calibrated = Callable[[Raw, Raw], tuple[Raw, Raw]]
 
 
 class Stages(NamedTuple):
@@ -35,14 +50,29 @@ class Stages(NamedTuple):
     discovery: Discovery
     model: Model
     blueprint: Blueprint
-    novel: Tensor | None = None  # (n',) which unlabelled samples count as new ones; None: all of them
+    mixture: Mixture | None = None  # old, new and noise among the unlabelled samples; None: all are new
     cut_short: bool = False  # stage 3 was stopped early
 
 
 def run_stages(problem: Problem, plan: FitPlan, context: FitContext) -> Stages:
-    """Pretrain, discover, expand."""
-    options, history = plan.options, context.history
+    """Pretrain, discover, expand.
+
+    If the unlabelled samples are mixed, some labelled ones hide among them as spies through stages 1 and 2
+    (`cdknet.core.mixture`). A method that `sorts` does so after its training. Else old samples are recognised
+    by the features of stage 1, and stage 2 only sees the others. Stage 3 learns from all labels, the spies'
+    among them, from recognised old samples and from the clusters of new ones; noise is left out.
+    """
+    options, history, everything = plan.options, context.history, problem
+    mixed = options.unlabelled == "mixed"
+    by_softmax = getattr(options, "detector", "spies") == "softmax"
     network, blueprint = build(problem, plan, context)
+    noise = torch.zeros(len(problem.new_rows), dtype=torch.bool)
+    if mixed and options.noise:
+        noise = noise_in(problem, network)
+        problem = problem._replace(new_rows=problem.new_rows[~noise])
+    whole = problem
+    if mixed and not by_softmax:
+        problem = with_spies(problem, context.seed)
     if isinstance(network, Projection):  # nothing to train
         pretraining = Pretraining(network.fit(problem.inputs, derive_seed(context.seed, "axes")), 0, None)
     elif not plan.method.pretrains:
@@ -50,19 +80,58 @@ def run_stages(problem: Problem, plan: FitPlan, context: FitContext) -> Stages:
     else:
         with history.timed("pretrain"):
             pretraining = pretrain(network, problem, cast(PretrainedOptions, options), context)
-    novel = None
-    if getattr(options, "novelty", False):
-        novel = _novel_ones(pretraining.network, problem, cast(PretrainedOptions, options), context.seed)
-        problem = problem._replace(new_rows=problem.new_rows[novel])
+    mixture = None
     with history.timed("discover"):
+        if mixed and not plan.method.sorts:
+            find = _softmax_mixture if by_softmax else _stage_1_mixture
+            mixture = once(
+                context.checkpoint, "sort", Mixture, lambda: find(pretraining, problem, plan, context)
+            )
+            problem = whole._replace(new_rows=whole.new_rows[mixture.is_new])
         discovery = plan.method.discover(pretraining.network, problem, options, context)
+    mixture = discovery.mixture if mixture is None else mixture
+    mixture = None if mixture is None else mixture.with_noise(noise)
+    lesson, targets = taught_by(everything, discovery, mixture)
     if options.expansion == "none":
-        model = _unexpanded(problem, discovery, plan, context.seed)
-        return Stages(pretraining, discovery, model, blueprint, novel)
+        model = _unexpanded(lesson, targets, discovery, plan, context.seed)
+        return Stages(pretraining, discovery, model, blueprint, mixture)
     with history.timed("expand"):
-        expansion = expand(discovery, problem, options, context, plan.views_of_stage_3(context))
+        expansion = expand(discovery, lesson, targets, options, context, plan.views_of_stage_3(context))
     model = Model(expansion.network, plan.on_sphere)
-    return Stages(pretraining, discovery, model, blueprint, novel, expansion.cut_short)
+    return Stages(pretraining, discovery, model, blueprint, mixture, expansion.cut_short)
+
+
+def noise_in(problem: Problem, network: Network) -> Tensor:
+    """(n',) unlabelled samples far from everything, as the network sees them (long ones projected)."""
+    length = math.prod(problem.inputs.sample_shape)
+    draw = torch.Generator().manual_seed(0)
+    axes = torch.randn(length, PROJECTED, generator=draw) / math.sqrt(PROJECTED)
+
+    def seen(rows: Tensor) -> Tensor:
+        parts = []
+        for part in rows.split(CHUNK):
+            with torch.no_grad():
+                x = network.intake(problem.inputs.take(part, network.device)).flatten(1).cpu()
+            parts.append(x @ axes if length > 2 * PROJECTED else x)
+        return torch.cat(parts)
+
+    return far_from_everything(seen(problem.new_rows), seen(problem.old_rows))
+
+
+def with_spies(problem: Problem, seed: int) -> Problem:
+    """The problem with some labelled samples among the unlabelled ones."""
+    draw = torch.Generator().manual_seed(derive_seed(seed, "spies"))
+    return problem.with_spies(share_of_spies(len(problem.old_rows), problem.n_old_classes), draw)
+
+
+def taught_by(problem: Problem, discovery: Discovery, mixture: Mixture | None) -> tuple[Problem, Tensor]:
+    """What stage 3 learns: the unlabelled samples but noise, and the class of each, old or new."""
+    targets = problem.n_old_classes + discovery.pseudo_labels
+    if mixture is None:
+        return problem, targets
+    classes = mixture.best_old.clone()
+    classes[mixture.is_new] = targets
+    return problem._replace(new_rows=problem.new_rows[~mixture.noise]), classes[~mixture.noise]
 
 
 def build(problem: Problem, plan: FitPlan, context: FitContext) -> tuple[Network, Blueprint]:
@@ -107,27 +176,49 @@ def check_growth(plan: FitPlan, context: FitContext) -> None:
         check_growable(network.trunk)
 
 
-def _novel_ones(network: Network, problem: Problem, options: PretrainedOptions, seed: int) -> Tensor:
-    """SSCD's novelty detector: which unlabelled samples stage 1 is less sure of than of held-out old ones."""
-    held = problem.old_rows[held_out_positions(problem, options, seed)]
+def _stage_1_mixture(
+    pretraining: Pretraining, problem: Problem, plan: FitPlan, context: FitContext
+) -> Mixture:
+    """Old and new among the unlabelled samples, by their neighbours in the features of stage 1."""
+    network, normalize = pretraining.network, plan.on_sphere
+    z = embed(network, problem.inputs, problem.new_rows, normalize=normalize).features
+    z_old = embed(network, problem.inputs, problem.old_rows, normalize=normalize).features
+    best_old = Neighbors(z_old, problem.old_targets, problem.n_old_classes, DEFAULT_NEIGHBORS).logits(z)
+    score = smoothed(labelled_share(z, z_old), z)
+    return sort_pool(score, best_old.argmax(dim=1), problem.n_spies, int(plan.options.n_new_classes))
+
+
+def _softmax_mixture(
+    pretraining: Pretraining, problem: Problem, plan: FitPlan, context: FitContext
+) -> Mixture:
+    """SSCD's detector: new samples are those that stage 1 is less sure of than of held-out old ones.
+
+    It has no probabilities and no interval: a sample is old or not.
+    """
+    network, options = pretraining.network, cast(PretrainedOptions, plan.options)
+    held = problem.old_rows[held_out_positions(problem, options, context.seed)]
     threshold = novelty_threshold(embed(network, problem.inputs, held, normalize=False).logits)
-    novel = is_novel(embed(network, problem.inputs, problem.new_rows, normalize=False).logits, threshold)
+    logits = embed(network, problem.inputs, problem.new_rows, normalize=False).logits
+    novel = is_novel(logits, threshold)
     if int(novel.sum()) < options.n_new_classes:
         raise ValueError(
-            f"novelty must leave a sample for each new class ({options.n_new_classes}). Got "
-            f"{int(novel.sum())} of {len(novel)} unlabelled samples. Turn it off, or train stage 1 longer."
+            f"The softmax detector must leave a sample for each new class ({options.n_new_classes}). Got "
+            f"{int(novel.sum())} of {len(novel)} unlabelled samples. Use detector 'spies', or train stage 1 "
+            "longer."
         )
-    return novel
+    share = float((~novel).double().mean())
+    none = torch.zeros(len(novel), dtype=torch.bool)
+    return Mixture((~novel).double(), logits.argmax(dim=1), none, novel, share, 0.0, 1.0, 0)
 
 
-def _unexpanded(problem: Problem, discovery: Discovery, plan: FitPlan, seed: int) -> Model:
+def _unexpanded(problem: Problem, targets: Tensor, discovery: Discovery, plan: FitPlan, seed: int) -> Model:
     """The model without expansion: nearest class mean in feature space, or a vote of neighbours."""
     normalize = plan.on_sphere
     z = embed(discovery.network, problem.inputs, problem.old_rows, normalize=normalize).features
     n_old, n_new = problem.n_old_classes, len(discovery.centers)
     if discovery.votes:
         z_new = embed(discovery.network, problem.inputs, problem.new_rows, normalize=normalize).features
-        labels = torch.cat([problem.old_targets, n_old + discovery.pseudo_labels])
+        labels = torch.cat([problem.old_targets, targets])
         neighbors = getattr(plan.options, "neighbors", DEFAULT_NEIGHBORS)
         classifier: Classifier = voters(torch.cat([z, z_new]), labels, n_old + n_new, neighbors, seed)
     else:
@@ -152,8 +243,10 @@ def voters(z: Tensor, labels: Tensor, n_classes: int, neighbors: int, seed: int)
 class Verdict(NamedTuple):
     """The answer of a fit for each sample of X."""
 
-    labels: NDArray[np.int64]  # (n,) old classes, then new ones
+    labels: NDArray[np.int64]  # (n,) old classes, then new ones; -1: noise
     confidence: NDArray[np.float32]  # (n,) 1 where the label was given
+    novelty: NDArray[np.float32]  # (n,) P(not of an old class); 0 where the label was given
+    best_old: NDArray[np.int64]  # (n,) the old class that a sample resembles most
     embedding: NDArray[np.float32]  # (n, d)
     pseudo_labels: NDArray[np.int64]  # of the unlabelled rows; -1: classified as old
     given_accuracy: float
@@ -163,35 +256,47 @@ def judge(
     stages: Stages,
     X: NDArray[Any],
     targets: NDArray[np.int64],
-    calibrated: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None,
+    calibrated: Calibrated | None,
 ) -> Verdict:
     """Labels and confidences. `calibrated` maps raw confidences to probabilities, if it was learned.
 
-    Unlabelled samples are assumed to be of new classes, so only new classes compete for them, unless the
-    novelty detector found them old.
+    P(old) decides whether an unlabelled sample is old or new. Stage 3 decides among the old classes, or among
+    the new ones.
     """
     n_old, n_new = stages.blueprint.n_old_classes, stages.blueprint.n_new_classes
-    discovery, found_by_2 = stages.discovery, stages.discovery.pseudo_labels.numpy()
+    discovery, mixture = stages.discovery, stages.mixture
     given = targets >= 0
-    novel = ~given
-    if stages.novel is not None:
-        novel[novel] = stages.novel.numpy()
-    pseudo = np.full(int((~given).sum()), -1)
-    pseudo[novel[~given]] = found_by_2
+    unlabelled = np.flatnonzero(~given)
+    novel, taken = unlabelled, unlabelled[:0]
+    if mixture is not None:
+        novel, taken = unlabelled[mixture.is_new.numpy()], unlabelled[mixture.is_old.numpy()]
     features, logits = stages.model.apply(Inputs(X))
-    found = logits[:, n_old:].argmax(dim=1).numpy()
+    best_old = logits[:, :n_old].argmax(dim=1).numpy()
+    found = logits[:, n_old:].argmax(dim=1).numpy()[novel]
     if stages.model.classifier is not None or stages.cut_short:  # without a complete stage 3, use stage 2
-        found[novel] = found_by_2
-    old = logits[:, :n_old]
-    labels = np.where(given, targets, np.where(novel, n_old + found, old.argmax(dim=1).numpy()))
-    rows = torch.from_numpy(np.flatnonzero(novel))
-    z = features[rows]  # of stage 2, which is the last stage without expansion
+        found = discovery.pseudo_labels.numpy()
+        if mixture is not None:
+            best_old[unlabelled] = mixture.best_old.numpy()
+    labels = np.where(given, targets, -1)
+    labels[novel], labels[taken] = n_old + found, best_old[taken]
+    novelty = (~given).astype(np.float32)
+    pseudo = np.full(len(unlabelled), -1)
+    if mixture is None:
+        pseudo[:] = discovery.pseudo_labels.numpy()
+    else:
+        novelty[unlabelled] = 1 - mixture.p_old.numpy()
+        pseudo[mixture.is_new.numpy()] = discovery.pseudo_labels.numpy()
+    z = features  # of stage 2, which is the last stage without expansion
     if discovery.network is not stages.model.network:
-        z = embed(discovery.network, Inputs(X), rows, normalize=stages.model.normalize).features
-    raw = raw_confidence(z, found[novel], n_new)
+        rows = torch.from_numpy(np.flatnonzero(~given) if mixture is None else np.arange(len(X)))
+        z = torch.zeros(len(X), stages.discovery.centers.shape[1])
+        z[rows] = embed(discovery.network, Inputs(X), rows, normalize=stages.model.normalize).features
+    raw = raw_of_mixture(z, labels, given, novelty, n_old, n_new)
     confidence = np.ones(len(X), dtype=np.float32)
-    confidence[novel] = raw if calibrated is None else calibrated(raw)
-    taken = ~given & ~novel
-    confidence[taken] = torch.softmax(old, dim=1).amax(dim=1).numpy()[taken]
+    confidence[novel], confidence[taken] = raw.new, raw.old
+    if calibrated is not None:
+        confidence[novel], confidence[taken] = calibrated(raw.new, raw.old)
+    confidence[labels < 0] = 0.0
     right = logits.argmax(dim=1).numpy() == targets
-    return Verdict(labels, confidence, features.numpy(), pseudo, float(right[given].mean()))
+    share = float(right[given].mean())
+    return Verdict(labels, confidence, novelty, best_old, features.numpy(), pseudo, share)

@@ -17,7 +17,7 @@ from cdknet.methods import method_of
 from cdknet.methods.base import Method, Situation
 from cdknet.nets.architectures import ARCHITECTURES, ENCODER_FEATURES, UNTRAINED, choose_architecture
 from cdknet.nets.augment import Views, check_views, view_function
-from cdknet.nets.network import has_bfloat16
+from cdknet.nets.network import bfloat16_works, has_bfloat16
 from cdknet.options import METHODS, MethodOptions, check_choice, check_values, seconds_of
 from cdknet.runs.files import plain
 from cdknet.training.budget import Budget
@@ -77,14 +77,15 @@ class FitPlan:
         stages = ["tune"] * tunes + [*self.method.stages] + ["expand"] * (self.options.expansion != "none")
         return Budget(seconds, stages + ["calibrate"] * self.options.calibrate)
 
-    def rehearsal(self, n_hidden: int, n_old_classes: int, pace: float, most_new: int) -> FitPlan:
+    def rehearsal(
+        self, n_hidden: int, n_old_classes: int, pace: float, most_new: int, *, mixed: bool = False
+    ) -> FitPlan:
         """The same for a rehearsal: a share `pace` of the epochs and steps, and no expansion."""
         counted = [f.name for f in fields(self.options) if f.metadata["counts"]]
         short: dict[str, Any] = {name: math.ceil(pace * getattr(self.options, name)) for name in counted}
         if (size := getattr(self.options, "view_batch_size", None)) is not None:
             short["view_batch_size"] = min(size, most_new)
-        if hasattr(self.options, "novelty"):
-            short["novelty"] = False
+        short |= {"unlabelled": "mixed" if mixed else "new", "noise": False}
         options = replace(self.options, n_new_classes=n_hidden, expansion="none", **short)
         return replace(self, options=options, n_old_classes=n_old_classes)
 
@@ -115,10 +116,10 @@ def check_options(params: Mapping[str, Any], encoder: Any = None, clusterer: Any
             f"'spectral', and expansion 'none'. Got {method.name!r} and {options.expansion!r}. For "
             "embeddings of your own, leave network as 'auto': a small network is trained on them."
         )
-    if params.get("novelty") and (untrained or not method.pretrains):
+    if getattr(options, "detector", "spies") == "softmax" and options.unlabelled == "mixed" and untrained:
         raise ValueError(
-            "novelty needs a stage 1 on the old classes. Got a method or network without one. Use "
-            "another, such as method 'sscd' or 'cd-knet'."
+            f"detector 'softmax' needs a stage 1 on the old classes. Got network={options.network!r}, which "
+            "has none. Use another network, or detector 'spies'."
         )
     return options
 
@@ -171,6 +172,11 @@ def _precision(options: MethodOptions, method: Method[Any], context: FitContext)
         precision = "fastest" if method.is_fast and context.encoder is None else "float32"
     if precision == "fastest":
         precision = "bfloat16" if has_bfloat16(context.device) else "float32"
+    elif precision == "bfloat16" and context.device.type == "cpu" and not bfloat16_works():
+        raise ValueError(
+            "precision 'bfloat16' needs a processor whose instructions for it work. Got one that lists AMX, "
+            "where they fail. Use 'float32', or set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before Python starts."
+        )
     return precision
 
 

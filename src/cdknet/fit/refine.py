@@ -191,6 +191,7 @@ def taught(before: FitResult, opened: OpenedRun, lesson: Lesson, context: FitCon
         labels=labels,
         given=opened.given,
         confidence=np.where(opened.given, 1.0, probability).astype(np.float32),
+        best_old=logits[:, : lesson.n_old].argmax(dim=1).numpy(),
         embedding=features.numpy(),
         pseudo_labels=np.maximum(lesson.targets - lesson.n_old, -1)[~opened.given],
         history=[*opened.history, *context.history],

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from cdknet.fit.plan import FitPlan
 from cdknet.nets.model import Blueprint, Model
 from cdknet.nets.network import Network
+from cdknet.runs.format import NOISE, free_name
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,14 @@ class FitResult:
     classes: NDArray[Any]  # names: old ones, then new ones
     model: Model
     blueprint: Blueprint
-    labels: NDArray[np.int64]  # (n,) positions in `classes`
+    labels: NDArray[np.int64]  # (n,) positions in `classes`; NOISE: set aside
     given: NDArray[np.bool_]  # (n,) the label was given
     confidence: NDArray[np.float32]  # (n,)
+    novelty: NDArray[np.float32]  # (n,) P(not of an old class)
+    best_old: NDArray[np.int64] | None  # (n,) the old class that a sample resembles most; older runs: None
+    mixture: (
+        dict[str, Any] | None
+    )  # share of old samples among the unlabelled; None: all were taken to be new
     embedding: NDArray[np.float32]  # (n, d) features
     pseudo_labels: NDArray[np.int64]  # of the unlabelled rows, after stage 2; -1: classified as old
     spectral_embedding: NDArray[Any] | None  # U
@@ -45,9 +51,14 @@ class FitResult:
 
     @property
     def names(self) -> NDArray[Any]:
-        """(n,) the class name of each sample."""
-        named: NDArray[Any] = self.classes[self.labels]
-        return named
+        """(n,) the class name of each sample; for noise -1, or "noise" where classes have names."""
+        if not (self.labels == NOISE).any():
+            named: NDArray[Any] = self.classes[self.labels]
+            return named
+        noise: Any = NOISE
+        if self.classes.dtype.kind not in "iu":
+            noise = free_name("noise", self.classes.tolist())
+        return np.append(self.classes, np.array([noise]))[self.labels]
 
     @property
     def class_confidence(self) -> NDArray[np.float64]:

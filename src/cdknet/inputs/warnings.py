@@ -28,14 +28,14 @@ class DataWarnings(NamedTuple):
 
 
 def data_warnings(
-    X: NDArray[Any], labels: Labels, columns: Sequence[str] | None, n_new_classes: int, *, novelty: bool
+    X: NDArray[Any], labels: Labels, columns: Sequence[str] | None, n_new_classes: int, *, mixed: bool
 ) -> DataWarnings:
-    """All warnings about samples and labels. With `novelty`, unlabelled samples may be old."""
-    share = 0.0 if novelty else among_old(X, labels.targets)
+    """All warnings about samples and labels. If they are `mixed`, unlabelled samples may be old."""
+    share = 0.0 if mixed else among_old(X, labels.targets)
     named = labels.old_classes[labels.targets[labels.targets >= 0]]
-    sentences = [*doubts(X, columns), *odd_labels(named), *mixed(share)]
+    sentences = [*doubts(X, columns), *odd_labels(named), *looks_mixed(share)]
     sentences += scarce(labels.targets, n_new_classes)
-    return DataWarnings(sentences, round(share, 3) if mixed(share) else None)
+    return DataWarnings(sentences, round(share, 3) if looks_mixed(share) else None)
 
 
 def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
@@ -61,15 +61,14 @@ def among_old(X: NDArray[Any], targets: NDArray[np.int64]) -> float:
     return float((chance[~labelled] >= labelled.mean()).mean())
 
 
-def mixed(share: float) -> list[str]:
+def looks_mixed(share: float) -> list[str]:
     """A warning if many of the unlabelled samples look old, though all are assumed to be new."""
     if share < MIXED:
         return []
     return [
         f"About {100 * share:.0f} of 100 unlabelled samples cannot be told from labelled ones. They may be "
-        "of old classes, and all are taken to be of new ones: those of old ones will be wrong, and no "
-        "confidence sees that. Leave such samples out if you know them; novelty with method cd-knet sorts "
-        "some out, but takes new ones for old, too."
+        "of old classes, and with unlabelled='new' all are taken to be of new ones: those of old ones will "
+        "be wrong, and no confidence sees that. Use unlabelled='mixed', the default."
     ]
 
 

@@ -9,6 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 from torch import Tensor
 
 from cdknet.core.clustering import Clusters
+from cdknet.core.mixture import Mixture
 from cdknet.inputs.kind import SampleKind
 from cdknet.nets.network import Network
 from cdknet.options import MethodOptions
@@ -22,9 +23,12 @@ class Discovery(NamedTuple):
     """The result of stage 2."""
 
     network: Network
-    pseudo_labels: Tensor  # (n',) cluster of each unlabelled row, 0 ... n_new_classes - 1
+    pseudo_labels: (
+        Tensor  # (n',) cluster of each unlabelled row that is taken to be new, 0 ... n_new_classes - 1
+    )
     centers: Tensor  # (n_new_classes, d) mean features of the clusters
     votes: bool = False  # a sample is classified by a vote of its neighbours, not by the nearest centre
+    mixture: Mixture | None = None  # old and new among the unlabelled rows, if the method sorts them itself
     U: Tensor | None = None  # (n1 + n1', r) the last spectral embedding, where the method has one
     U_rows: Tensor | None = None  # (n1 + n1',) the rows of X that the rows of U belong to
     sigma: float | None = None
@@ -82,6 +86,7 @@ class Method(Generic[M]):
     resolve: Callable[[M, Situation], M] = _as_given
     network: str = "paper"  # what network "auto" stands for
     pretrains: bool = True  # it has a stage 1; else it learns the old classes in stage 2
+    sorts: bool = False  # it tells old from new itself, after training; else that is done before stage 2
     shows_views: bool = False  # stage 3 shows augmented views
     is_fast: bool = False  # precision "auto" stands for the fastest one
     clusterings: tuple[str, ...] = ()  # values of `readout` that share the same features

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -13,6 +14,12 @@ from torch import Tensor, nn
 from cdknet.core.classifiers import class_means
 from cdknet.core.clustering import Clusters, cluster_features
 from cdknet.core.hsic import Factor, gaussian_kernel, hsic, identity_dependence, unit_length
+from cdknet.core.mixture import (
+    Mixture,
+    labelled_share,
+    smoothed,
+    sort_pool,
+)
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.core.spectral import neighbor_embedding
 from cdknet.inputs.kind import SampleKind
@@ -61,6 +68,10 @@ def discover(
 
     The pseudo-labels are the consensus of several clusterings of Z (`agreed_labels`), not the outputs of the
     heads, since a single head may split a class.
+
+    With spies in the problem, unlabelled samples may be of old classes. The heads have one softmax over old
+    and new classes: their mass on the old ones is high for old samples, also for those without a label.
+    After training, all samples are sorted by it (`sorted_pool`), and only the new ones are clustered.
     """
     network = copy.deepcopy(network)
     m_u, nu = options.n_new_classes, options.spectral_weight
@@ -118,22 +129,27 @@ def discover(
     if not loop.done:
         know_old_classes(network, heads, problem)
     loop.finish()
+    mixture = None
+    if problem.n_spies:
+        sort = functools.partial(sorted_pool, network, heads, problem, m_u)
+        mixture = once(context.checkpoint, "sort", Mixture, sort)
+    rows = problem.new_rows if mixture is None else problem.unlabelled_rows[mixture.is_new]
 
     def clusters() -> Clusters:
-        z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
+        z = embed(network, problem.inputs, rows, normalize=True).features
         settings = {"restarts": options.kmeans_restarts, "seed": context.seed}
         how, own = options.readout, context.clusterer
         if how == "heads" and own is None and progress.grouped:
             labels = consensus(heads, z, m_u, **settings)
             return Clusters(labels, class_means(z, labels, m_u), votes=False)
         looks = how == "agreed" and own is None
-        samples = as_vectors(network, problem.inputs, problem.new_rows) if looks else None
+        samples = as_vectors(network, problem.inputs, rows) if looks else None
         how = "k-means" if how == "heads" else how  # there was no time to train the heads
         return cluster_features(z, m_u, how, own, samples, **settings)
 
     found = once(context.checkpoint, "cluster", Clusters, clusters)
     U_rows = None if progress.U is None else graph
-    return discovered(network, found, U=progress.U, U_rows=U_rows, sigma=SIGMA)
+    return discovered(network, found, mixture=mixture, U=progress.U, U_rows=U_rows, sigma=SIGMA)
 
 
 def view_and_label_terms(
@@ -158,6 +174,27 @@ def view_and_label_terms(
     elif lam > 0:
         terms["labels"] = Term(-nn.functional.cross_entropy(heads.old_logits(z_old), targets), lam)
     return terms
+
+
+# Old samples among the unlabelled ones.
+
+
+def sorted_pool(network: Network, heads: Heads, problem: Problem, n_new: int) -> Mixture:
+    """Old and new among the unlabelled samples of a pool with spies.
+
+    By the heads' mean mass on old classes; without heads, by the share of labelled samples among neighbours.
+    """
+    z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
+    with torch.inference_mode():
+        on_device = z.to(heads.old.device)
+        best_old = heads.old_logits(on_device).argmax(dim=1).cpu()
+        if len(heads.new):
+            score = heads.old_mass(on_device).cpu()
+        else:
+            score = labelled_share(
+                z, embed(network, problem.inputs, problem.old_rows, normalize=True).features
+            )
+    return sort_pool(smoothed(score, z), best_old, problem.n_spies, n_new)
 
 
 class Schedule(NamedTuple):
@@ -271,6 +308,7 @@ METHOD = Method(
     pretrains=False,
     shows_views=True,
     is_fast=True,
+    sorts=True,
     looks_at_samples=True,
     clusterings=("agreed", "spectral", "k-means"),
     tunable=tuple(CDKNetPlusOptions.__dataclass_fields__),

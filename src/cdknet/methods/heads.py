@@ -37,6 +37,12 @@ class Heads(nn.Module):
     def new_logits(self, z: Tensor) -> list[Tensor]:
         return [z @ unit_length(directions).T / TEMPERATURE for directions in self.new]
 
+    def old_mass(self, z: Tensor) -> Tensor:
+        """(n,) the softmax mass on old classes, mean over the heads."""
+        old = self.old_logits(z)
+        each = [torch.cat([old, new], dim=1).softmax(dim=1)[:, : old.shape[1]] for new in self.new_logits(z)]
+        return torch.stack([one.sum(dim=1) for one in each]).mean(dim=0)
+
 
 def balanced_targets(logits: Tensor, rounds: int = 3) -> Tensor:
     """Sinkhorn-Knopp: soft targets near softmax(logits), balanced over the classes in the batch."""

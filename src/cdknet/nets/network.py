@@ -7,6 +7,9 @@ The trunk is one of ours (`architectures`) or a user's own `nn.Module`.
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -149,7 +152,23 @@ def has_bfloat16(device: torch.device) -> bool:
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     ask = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return device.type == "cpu" and ask is not None and bool(ask())
+    return device.type == "cpu" and ask is not None and bool(ask()) and bfloat16_works()
+
+
+TRY_BFLOAT16 = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); assert (a @ a == 64).all()"
+
+
+@functools.cache
+def bfloat16_works() -> bool:
+    """Whether a product in bfloat16 succeeds.
+
+    Some virtual machines list AMX, the instructions for it, and do not have them: the product then raises
+    an error or kills the process. So a process of its own tries it, once.
+    """
+    if not getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)():
+        return True
+    tried = subprocess.run([sys.executable, "-c", TRY_BFLOAT16], capture_output=True, check=False)
+    return tried.returncode == 0
 
 
 class Embedded(NamedTuple):

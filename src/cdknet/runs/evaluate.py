@@ -9,11 +9,14 @@ import numpy as np
 
 from cdknet.core.metrics import (
     ConfidenceScores,
+    MixedReport,
     OpenWorldReport,
     Scores,
     confidence_scores,
     contingency,
     match_clusters,
+    mixed_report,
+    named_right,
     open_world_report,
     scores,
 )
@@ -32,7 +35,8 @@ class Evaluation(NamedTuple):
     scores: Scores
     confidence: ConfidenceScores
     calibrated: bool  # else confidences only rank samples and are not probabilities
-    open_world: OpenWorldReport | None  # if the truth has both old and new classes
+    mixed: MixedReport | None  # if the truth has old classes: by name, the new ones matched one to one
+    open_world: OpenWorldReport | None  # if the truth has both: one assignment over all classes
     matching: dict[str, str]  # label -> true class
     counts: list[list[int]]  # true class x label
     classes: list[str]
@@ -43,6 +47,8 @@ class Evaluation(NamedTuple):
         if self.open_world is not None:
             report = self.open_world
             out["open_world"] = {k: getattr(report, k) for k in ("all", "old", "new")}
+        if self.mixed is not None:
+            out["mixed"] = self.mixed._asdict()
         return out
 
 
@@ -67,7 +73,13 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
     y, labels = np.array([true_names[i] for i in scored]), run.label_names[scored]
     old = set(run.class_names[: run.n_old])
     new = tuple(sorted(set(y.tolist()) - old))
-    mixed = bool(new) and any(c in old for c in y.tolist())
+    some_old = any(c in old for c in y.tolist())
+    old_names = np.array(sorted(old))
+    right = named_right(y, labels, old_names, noise=run.noise_name)
+    report = None
+    if some_old:
+        novelty = run.novelty[scored]
+        report = mixed_report(HiddenTruth(y, new), labels, novelty, old=old_names, noise=run.noise_name)
     table = contingency(y, labels)
     classes, clusters = by_name(table.classes.tolist()), by_name(table.clusters.tolist())
     given = np.flatnonzero(run.given)
@@ -77,9 +89,10 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
         n_strange=len(truth.keys() - set(run.ids)),
         n_contradicted=sum(true_names[i] in old - {run.label_names[i]} for i in given),
         scores=scores(y, labels),
-        confidence=confidence_scores(y, labels, run.confidence[scored]),
+        confidence=confidence_scores(right, run.confidence[scored]),
         calibrated=bool(run.config.get("confidence", {}).get("calibration", {}).get("calibrated")),
-        open_world=open_world_report(HiddenTruth(y, new), labels) if mixed else None,
+        mixed=report,
+        open_world=open_world_report(HiddenTruth(y, new), labels) if some_old and new else None,
         matching=match_clusters(y, labels),
         counts=table.counts[np.ix_(classes, clusters)].tolist(),
         classes=table.classes[classes].tolist(),

@@ -100,6 +100,11 @@ def draw_map(points: NDArray[Any], labels: NDArray[Any], classes: NDArray[Any], 
             color=colours[index],
             label=f"{_escaped(name)} ({'new' if new else 'old'}, {int(member.sum())})",
         )
+    aside = ~np.isin(labels, classes)
+    if aside.any():
+        x, y = points[aside].T
+        label = f"set aside ({int(aside.sum())})"
+        axes.scatter(x, y, s=size, marker=".", linewidths=0, color="#999999", label=label)
     axes.set(xticks=[], yticks=[], title="Embedding: old classes as dots, discovered ones as crosses")
     for side in axes.spines.values():
         side.set_visible(False)

@@ -3,9 +3,10 @@
     config.json          what was asked, what came out, and the size and SHA-256 of every other file
     history.jsonl        one row per epoch
     weights.safetensors  the model
-    embedding.npz        features (n, d), confidence (n,), and map (n, 2) if one was computed
+    embedding.npz        features (n, d), confidence (n,), novelty (n,), best_old (n,), and map (n, 2) if one
+                         was computed
     labels.csv           one row per sample: id, label, whether the label was given, whether its class is new,
-                         confidence
+                         confidence, novelty (the probability that it is not of an old class)
     samples.npy          the samples themselves, if they were stored
     pictures/*.png
     review.jsonl         what a person changed (`cdknet.explorer.journal`); it grows after the run is written,
@@ -28,7 +29,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -45,7 +46,8 @@ FORMAT, VERSION = "cdknet-run", 1
 HISTORY, WEIGHTS, EMBEDDING = "history.jsonl", "weights.safetensors", "embedding.npz"
 LABELS, SAMPLES, PICTURES = "labels.csv", "samples.npy", "pictures/"
 
-LABEL_COLUMNS = ("id", "label", "given", "new", "confidence")
+LABEL_COLUMNS = ("id", "label", "given", "new", "confidence", "novelty")
+NOISE = -1  # the position of a sample's class if it was set aside as noise
 
 LARGEST_SAMPLES = 4 * 2**30  # bytes of samples that a run stores unless asked otherwise
 MOST_CLASSES = 60_000  # class ids are 16-bit numbers and never reused
@@ -110,10 +112,15 @@ class Run:
         """(n,) the name of each sample's class."""
         return np.array([row["label"] for row in self.labels], dtype=np.str_)
 
+    @property
+    def noise_name(self) -> str:
+        """The label of samples that were set aside as noise. No class has this name."""
+        return free_name("noise", self.class_names)
+
     @cached_property
     def class_index(self) -> NDArray[np.int64]:
-        """(n,) the position of each sample's class in `class_names`."""
-        position = {name: index for index, name in enumerate(self.class_names)}
+        """(n,) the position of each sample's class in `class_names`; `NOISE` if it was set aside."""
+        position = {name: index for index, name in enumerate(self.class_names)} | {self.noise_name: NOISE}
         return np.array([position[row["label"]] for row in self.labels], dtype=np.int64)
 
     @cached_property
@@ -133,6 +140,31 @@ class Run:
         if stored is None:
             stored = np.array([row["confidence"] for row in self.labels], dtype=np.float32)
         return np.ascontiguousarray(stored, dtype=np.float32)
+
+    @property
+    def mixture(self) -> dict[str, Any] | None:
+        """What is known of old and new among the unlabelled samples; None if all were taken to be new."""
+        found: dict[str, Any] | None = self.config.get("mixture")
+        return found
+
+    @cached_property
+    def novelty(self) -> NDArray[np.float32]:
+        """(n,) P(the sample is not of an old class): 0 where the label was given; 1 where new was assumed."""
+        stored = self.embedding.get("novelty")
+        if stored is None:
+            stored = (~self.given).astype(np.float32)
+        return np.ascontiguousarray(stored, dtype=np.float32)
+
+    @cached_property
+    def best_old(self) -> NDArray[np.int64] | None:
+        """(n,) the old class that each sample resembles most, as a position; None in runs without it."""
+        stored = self.embedding.get("best_old")
+        return None if stored is None else np.ascontiguousarray(stored, dtype=np.int64)
+
+    @property
+    def recognized(self) -> NDArray[np.bool_]:
+        """(n,) unlabelled samples that were recognised as samples of an old class."""
+        return ~self.given & (self.class_index >= 0) & (self.class_index < self.n_old)
 
     @cached_property
     def features(self) -> NDArray[np.float32]:
@@ -158,7 +190,7 @@ class Run:
             raise ValueError(f"a row of {HISTORY} without a stage")
         if self.labels and (missing := {"id", "label", "given"} - self.labels[0].keys()):
             raise ValueError(f"no column {min(missing)} in {LABELS}")
-        if unknown := {row["label"] for row in self.labels} - {*names}:
+        if unknown := {row["label"] for row in self.labels} - {*names, self.noise_name}:
             raise ValueError(f"the label {min(unknown)!r}, which is not one of the classes")
         features, confidence = self.features, self.confidence
         if features.ndim != 2 or len(features) != len(self) or not len(self):
@@ -167,6 +199,21 @@ class Run:
             raise ValueError(f"confidences of shape {confidence.shape} for {len(self)} samples")
         if not np.isfinite(features).all() or not np.isfinite(confidence).all():
             raise ValueError("features or confidences that are not finite")
+        if self.novelty.shape != (len(self),) or not ((self.novelty >= 0) & (self.novelty <= 1)).all():
+            raise ValueError("novelties that are not one probability per sample")
+        best = self.best_old
+        if best is not None and (
+            best.shape != (len(self),) or min(best) < 0 or max(best) >= max(self.n_old, 1)
+        ):
+            raise ValueError("best old classes that are not one old class per sample")
+
+
+def free_name(name: str, taken: Collection[str]) -> str:
+    """`name`, or name-2, name-3, ... if it is taken."""
+    k, free = 2, name
+    while free in taken:
+        free, k = f"{name}-{k}", k + 1
+    return free
 
 
 # Writing
@@ -241,7 +288,7 @@ def labels_digest(run: Run) -> str:
 
 
 def _labels_csv(rows: list[dict[str, str]]) -> bytes:
-    return csv_bytes(LABEL_COLUMNS, [[row[name] for name in LABEL_COLUMNS] for row in rows])
+    return csv_bytes(LABEL_COLUMNS, [[row.get(name, "") for name in LABEL_COLUMNS] for row in rows])
 
 
 def _write_samples(path: Path, X: NDArray[Any]) -> dict[str, Any]:

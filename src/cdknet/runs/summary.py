@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cdknet.runs.files import shown
-from cdknet.runs.format import Run
+from cdknet.runs.format import NOISE, Run
 
 
 def used_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,12 +31,17 @@ def summary(run: Run) -> dict[str, Any]:
                 "samples": len(members),
                 "given": int(run.given[members].sum()),
                 "confidence": float(run.confidence[members].mean(dtype=np.float64)) if len(members) else 0.0,
+                "found_confidence": _mean(run.confidence[members][~run.given[members]]),
             }
         )
     stages = list(dict.fromkeys(row["stage"] for row in run.history))
     epochs = {stage: sum(row["stage"] == stage for row in run.history) for stage in stages}
+    unlabelled = ~run.given
     return {
         "samples": len(run),
+        "unlabelled": int(unlabelled.sum()),
+        "noise": int((run.class_index == NOISE).sum()),
+        "mixture": run.mixture,
         "source": shown(config.get("source", "arrays")),
         "classes": classes,
         "network": config.get("chosen", {}).get("network", architecture),
@@ -55,10 +61,49 @@ def summary(run: Run) -> dict[str, Any]:
     }
 
 
+def _mean(values: NDArray[np.float32]) -> float | None:
+    return float(values.mean(dtype=np.float64)) if len(values) else None
+
+
+WIDE = 0.2  # width of the interval of the share of old samples from which it is called uncertain
+ALIKE = 0.1  # error of the share in rehearsals from which it is called uncertain
 UNLIKE = 0.1  # rehearsals whose accuracies differ by more are reported as a range, since their mean misleads
 WORSE = 0.05  # lead of k-means over the method in (short) rehearsals from which other options are suggested
 CHANCE = 1.5  # expected accuracy, in multiples of guessing, below which the rate of guessing is reported
 LOW = 0.5  # share of given labels that are predicted right, below which the data themselves are in doubt
+
+
+def mixture_sentence(config: Mapping[str, Any]) -> str:
+    """What the unlabelled samples of a run are: old, new and noise; empty if all were taken to be new."""
+    mixture = config.get("mixture")
+    if not mixture:
+        return ""
+    n = mixture["old"] + mixture["new"] + mixture["noise"]
+    low, high = mixture["interval"]
+    if mixture["old"]:
+        sentence = f"{mixture['old']} of {n} unlabelled samples were recognised as old classes"
+    else:
+        sentence = f"none of {n} unlabelled samples was recognised as an old class"
+    if mixture["noise"]:
+        sentence += f", {mixture['noise']} set aside as noise"
+    if not mixture["spies"]:
+        return sentence + ", by a threshold on the network's own certainty: how many really are is not known"
+    sentence += f"; the share of old ones is estimated at {_percent(mixture['share'])}"
+    sentence += f" (between {_percent(low)} and {_percent(high)})"
+    calibration = (config.get("confidence") or {}).get("calibration", {})
+    tried = [abs(one["found"] - one["share"]) for one in calibration.get("mixtures", [])]
+    if high - low > WIDE:
+        sentence += ". That is uncertain: old and new look alike, or few labels could be hidden to measure it"
+    elif tried and max(tried) > ALIKE:
+        sentence += f". That is uncertain: in a rehearsal it was off by {_percent(max(tried))}"
+    return sentence
+
+
+def _percent(share: float) -> str:
+    """12 % for .12; no share that is not whole is called 0 % or 100 %."""
+    if 0 < share < 0.01:
+        return "under 1 %"
+    return "over 99 %" if 0.99 < share < 1 else f"{100 * share:.0f} %"
 
 
 def given_sentence(accuracy: float, *, timed: bool = False) -> str:
@@ -83,7 +128,7 @@ def confidence_sentence(confidence: dict[str, Any], n_new: int | None = None) ->
     sentence = f"{many} of 100 unlabelled samples are expected to be right"
     if n_new and expected < CHANCE * 100 / n_new:
         sentence += f" (guessing among {n_new} classes: {100 / n_new:.0f})"
-    if "among_old" in calibration:
+    if "among_old" in calibration:  # all unlabelled samples were taken to be new
         share = f"{100 * calibration['among_old']:.0f} of 100"
         sentence += f" if all are of new classes, but {share} look like labelled ones"
     sentence += "; in its own rehearsals on hidden old classes this setting "

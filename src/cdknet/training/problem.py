@@ -20,8 +20,9 @@ class Problem(NamedTuple):
     inputs: Inputs
     old_rows: Tensor  # (n,) rows of X that have a label
     old_targets: Tensor  # (n,) their classes as 0 ... n_old_classes - 1
-    new_rows: Tensor  # (n',) rows of X without a label
+    new_rows: Tensor  # (n',) rows of X without a label; the spies, if there are any, come last
     n_old_classes: int
+    n_spies: int = 0  # labelled samples whose labels are hidden (`cdknet.core.mixture`)
 
     @classmethod
     def from_arrays(cls, X: NDArray[Any], y: NDArray[np.integer[Any]]) -> Problem:
@@ -36,6 +37,23 @@ class Problem(NamedTuple):
         targets = labels[known]
         n_old = int(targets.max()) + 1 if len(targets) else 0
         return cls(inputs, known.nonzero()[:, 0], targets, (~known).nonzero()[:, 0], n_old)
+
+    @property
+    def unlabelled_rows(self) -> Tensor:
+        """`new_rows` without the spies."""
+        return self.new_rows[: len(self.new_rows) - self.n_spies]
+
+    def with_spies(self, share: float, generator: torch.Generator) -> Problem:
+        """The same with the labels of a `share` of each old class hidden; at least one label of it stays."""
+        drawn = stratified(self.old_targets, share, generator, leave=1)
+        stays = torch.ones(len(self.old_rows), dtype=torch.bool)
+        stays[drawn] = False
+        return self._replace(
+            old_rows=self.old_rows[stays],
+            old_targets=self.old_targets[stays],
+            new_rows=torch.cat([self.new_rows, self.old_rows[drawn]]),
+            n_spies=len(drawn),
+        )
 
 
 def batches(rows: int, size: int, generator: torch.Generator) -> list[Tensor]:

@@ -18,12 +18,13 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from cdknet.core.clustering import cluster
-from cdknet.core.confidence import RESTARTS, raw_confidence, raw_of_halves
-from cdknet.core.metrics import clustering_accuracy, expected_calibration_error, right_under_match
+from cdknet.core.confidence import RESTARTS, RawConfidence, raw_confidence, raw_of_halves
+from cdknet.core.metrics import clustering_accuracy, expected_calibration_error
 from cdknet.fit.plan import FitPlan
 from cdknet.training.context import FitContext
 from cdknet.training.loop import recall, save
 from cdknet.trust.rehearsal import (
+    MixedOutcome,
     NoRehearsal,
     Rehearsal,
     check_rehearsable,
@@ -102,10 +103,18 @@ def _logit(raw: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Calibration(NamedTuple):
-    """The map, and facts about it as plain JSON values."""
+    """The maps, and facts about them as plain JSON values."""
 
-    map: Map | None  # None: not calibrated
+    map: Map | None  # of labels that are new classes; None: not calibrated
     facts: dict[str, Any]
+    old_map: Map | None = None  # of labels that are old classes; None: nothing was learned about these
+
+    def apply(
+        self, new: NDArray[np.float64], old: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """P(right) of labels that are new classes, and of those that are old ones, from raw confidences."""
+        assert self.map is not None
+        return self.map.apply(new), old if self.old_map is None else self.old_map.apply(old)
 
 
 def not_calibrated(reason: str) -> Calibration:
@@ -117,8 +126,11 @@ class FoldOutcome(NamedTuple):
 
     raw: Tensor  # raw confidences
     right: Tensor  # whether the label is right
+    raw_old: Tensor  # the same for labels that are old classes
+    right_old: Tensor
     halves: Tensor  # raw confidences of classes that were split in two
     row: dict[str, Any]  # for the history
+    mixture: dict[str, float]  # the share of old samples, as it was and as it was found; empty: none
     plain: float | None  # accuracy of k-means on the samples, if they are vectors
 
 
@@ -128,8 +140,13 @@ def calibrate(
     classes: NDArray[Any],
     plan: FitPlan,
     context: FitContext,
+    share: float | None = None,
 ) -> Calibration:
-    """Learn P(right | raw) on hidden old classes. `targets` index `classes`, -1 for unlabelled samples."""
+    """Learn P(right | raw) on hidden old classes. `targets` index `classes`, -1 for unlabelled samples.
+
+    `share` is that of old samples among the unlabelled ones: rehearsals mix them in the same way. None: all
+    unlabelled samples are new.
+    """
     history, checkpoint = context.history, context.checkpoint
     try:
         check_rehearsable(context.clusterer)
@@ -151,7 +168,7 @@ def calibrate(
                 return not_calibrated("the time budget was used up before hidden classes could be tried")
             began = time.perf_counter()
             try:
-                rehearsal = rehearse(X, targets, fold, plan, context.changed(history=own), PACE)
+                rehearsal = rehearse(X, targets, fold, plan, context.changed(history=own), PACE, share)
             except (ValueError, FloatingPointError) as error:
                 return not_calibrated(f"hidden old classes could not be discovered: {error}")
             outcome = _outcome(rehearsal, len(fold.hidden), number, began)
@@ -162,6 +179,10 @@ def calibrate(
     pairs = [(one.raw.numpy(), one.right.numpy(), one.halves.numpy()) for one in found]
     raw, right, halves = (np.concatenate(part) for part in zip(*pairs, strict=True))
     fitted = fit_map(raw, right, halves)
+    of_old = [
+        torch.cat(part).numpy() for part in zip(*((o.raw_old, o.right_old) for o in found), strict=True)
+    ]
+    old_map = fit_map(*of_old) if len(of_old[0]) else None
     before, after = _errors(pairs)
     accuracies = [one.row["accuracy"] for one in found]
     plain = [one.plain for one in found if one.plain is not None]
@@ -181,16 +202,24 @@ def calibrate(
             "offset": fitted.offset,
             "quantiles": list(fitted.quantiles),
             "seconds": round(time.perf_counter() - start, 2),
-        },
+        }
+        | ({} if share is None else {"mixtures": [one.mixture for one in found]}),
+        old_map,
     )
 
 
 def _outcome(found: Rehearsal, n_hidden: int, number: int, began: float) -> FoldOutcome:
-    right = right_under_match(found.truth, found.labels)
-    row = {"stage": "calibrate", "epoch": number + 1, "accuracy": float(right.mean())}
+    row = {"stage": "calibrate", "epoch": number + 1, "accuracy": found.accuracy}
+    mixed = found.mixed
+    if mixed is None:
+        raw, right = raw_confidence(found.features, found.labels, n_hidden), found.right
+        mixed = MixedOutcome(RawConfidence(raw, np.zeros(0)), (right, np.zeros(0, dtype=bool)), 0.0, 0.0)
     return FoldOutcome(
-        raw=torch.from_numpy(raw_confidence(found.features, found.labels, n_hidden)),
-        right=torch.from_numpy(right),
+        raw=torch.from_numpy(mixed.raw.new),
+        right=torch.from_numpy(mixed.right[0]),
+        raw_old=torch.from_numpy(mixed.raw.old),
+        right_old=torch.from_numpy(mixed.right[1]),
+        mixture={} if found.mixed is None else {"share": mixed.share, "found": mixed.found},
         halves=torch.from_numpy(raw_of_halves(found.features, found.truth)),
         row=row | {"seconds": time.perf_counter() - began},
         plain=_plain_accuracy(found, n_hidden),

@@ -218,7 +218,7 @@ def distinct(
         meant = {**params, **changes}
         if any(value is not None and option in taken for option, value in changes.items()):
             continue
-        if name == PLAIN and (params.get("novelty") or "readout" in taken):  # it has no stage 1
+        if name == PLAIN and (params.get("detector") == "softmax" or "readout" in taken):  # it has no stage 1
             continue
         if "method" not in changes and not changes.keys() <= set(method_of(meant["method"]).tunable):
             continue

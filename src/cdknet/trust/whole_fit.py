@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cdknet.core.mixture import Mixture
 from cdknet.core.seeds import derive_seed
 from cdknet.fit.checkpoint import Places, checkpoint_of
 from cdknet.fit.pipeline import check_growth, judge, run_stages
@@ -46,18 +47,20 @@ def fit_classes(
             if history.budget is not None:  # the time left, divided over the stages of the new plan
                 history.budget = plan.budget_of(max(history.budget.rest, 0), tunes=False)
         stages = run_stages(Problem.from_checked(X, labels.targets), plan, context)
+        mixture = stages.mixture
         if plan.options.calibrate:
             with history.timed("calibrate"):
                 # Not on the folds that selected the options: those classes are found too well.
                 seed = derive_seed(context.seed, "calibrate") if searched else context.seed
                 other = context.changed(seed=seed)
-                calibration = calibrate(X, labels.targets, labels.old_classes, plan, other)
+                share = None if mixture is None else mixture.share
+                calibration = calibrate(X, labels.targets, labels.old_classes, plan, other, share)
         else:
             calibration = not_calibrated("calibrate is off")
     except KeyboardInterrupt:
         checkpoint.flush()
         raise
-    calibrated = None if calibration.map is None else calibration.map.apply
+    calibrated = None if calibration.map is None else calibration.apply
     verdict = judge(stages, X, labels.targets, calibrated)
     U, rows = stages.discovery.U, stages.discovery.U_rows
     networks = {"discover": stages.discovery.network, "expand": stages.model.network}
@@ -74,6 +77,9 @@ def fit_classes(
         labels=verdict.labels,
         given=labels.targets >= 0,
         confidence=verdict.confidence,
+        novelty=verdict.novelty,
+        best_old=verdict.best_old,
+        mixture=None if mixture is None else mixture_facts(mixture, verdict.labels[labels.targets < 0], plan),
         embedding=verdict.embedding,
         pseudo_labels=verdict.pseudo_labels,
         spectral_embedding=None if U is None else U.numpy(),
@@ -87,6 +93,19 @@ def fit_classes(
         tuning=tuning,
         stage_networks=networks,
     )
+
+
+def mixture_facts(mixture: Mixture, labels: NDArray[np.int64], plan: FitPlan) -> dict[str, Any]:
+    """What is known of the mixture, as plain JSON values. `labels` are those of the unlabelled samples."""
+    old = (labels >= 0) & (labels < plan.n_old_classes)
+    return {
+        "share": mixture.share,
+        "interval": [mixture.low, mixture.high],
+        "spies": mixture.spies,
+        "old": int(old.sum()),
+        "new": int((labels >= plan.n_old_classes).sum()),
+        "noise": int((labels < 0).sum()),
+    }
 
 
 class Search(NamedTuple):

@@ -21,6 +21,7 @@ interface Embedded {
   map: string;
   assignment: string;
   confidence: string;
+  novelty: string | null;
   given: string;
   truth: string | null;
   ids?: string[];
@@ -50,6 +51,7 @@ export class EmbeddedSource implements Source {
       map: new Float32Array(bytes(data.map)),
       assignment: new Uint16Array(bytes(data.assignment)),
       confidence: new Uint8Array(bytes(data.confidence)),
+      novelty: data.novelty === null ? null : new Uint8Array(bytes(data.novelty)),
       given: new Uint8Array(bytes(data.given)),
       truth: data.truth === null ? null : new Uint16Array(bytes(data.truth)),
     };
@@ -83,13 +85,14 @@ export class EmbeddedSource implements Source {
   }
 
   sample = async (index: number): Promise<SampleInfo> => {
-    const { assignment, confidence, given, truth, run } = this.all;
+    const { assignment, confidence, novelty, given, truth, run } = this.all;
     return {
       index,
       id: this.data.ids?.[index] ?? null,
       class: assignment[index],
       given: given[index] === 1,
       confidence: confidence[index] / 255,
+      novelty: novelty && novelty[index] / 255,
       truth: (truth && run.truth_names?.[truth[index]]) ?? null,
       values: null,
     };

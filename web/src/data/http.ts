@@ -49,9 +49,10 @@ export class HttpSource implements Source {
 
   async load(): Promise<Everything> {
     const run = await json<RunInfo>("run");
-    const [map, confidence, given, truth, review] = await Promise.all([
+    const [map, confidence, novelty, given, truth, review] = await Promise.all([
       binary("map"),
       binary("confidence"),
+      run.has_mixture ? binary("novelty") : null,
       binary("given"),
       run.has_truth ? binary("truth") : null,
       this.review(),
@@ -60,6 +61,7 @@ export class HttpSource implements Source {
       run,
       map: new Float32Array(map),
       confidence: new Uint8Array(confidence),
+      novelty: novelty && new Uint8Array(novelty),
       given: new Uint8Array(given),
       truth: truth && new Uint16Array(truth),
       ...review,

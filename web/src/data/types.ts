@@ -18,7 +18,10 @@ export interface RunInfo {
   option_help?: Record<string, string>; // for the options that the run's method reads
   formats?: Record<string, string | null>; // export formats: why one is not available, or null
   cannot_refine?: string | null;
+  cannot_return?: string | null; // why samples cannot go to the known classes that they resemble most
+  has_mixture?: boolean; // unlabelled samples were taken to be of known and new classes
   seed: number | null;
+  mixture?: string | null; // how many unlabelled samples are of known classes, as a sentence
   confidence?: string | null; // how far to trust the run, as a sentence
   notes?: string[]; // warnings about its data
   source: Json;
@@ -73,6 +76,7 @@ export interface SampleInfo {
   class: number;
   given: boolean;
   confidence: number;
+  novelty: number | null; // P(new); null without a mixture
   truth: string | null;
   values: [string, number][] | null;
 }
@@ -83,6 +87,8 @@ export type Action =
   | { kind: "split"; class: number; k: number }
   | { kind: "move"; samples: number[]; to: number | null; name?: string }
   | { kind: "mark_old"; class: number; old: number }
+  | { kind: "old"; samples: number[] }
+  | { kind: "old"; class: number }
   | { kind: "reject"; samples: number[] }
   | { kind: "reject"; class: number }
   | { kind: "note"; class: number; text: string }
@@ -120,6 +126,7 @@ export interface Everything extends Review {
   run: RunInfo;
   map: Float32Array; // x, y, x, y, ... in [-1, 1]
   confidence: Uint8Array;
+  novelty: Uint8Array | null; // P(new); null without a mixture
   given: Uint8Array;
   truth: Uint16Array | null;
 }

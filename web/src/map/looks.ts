@@ -7,6 +7,7 @@ import {
   confidenceColour,
   newColour,
   noiseColour,
+  noveltyColour,
   oldColour,
   type Rgb,
   SHAPES,
@@ -19,7 +20,7 @@ const UNKNOWN = 65535; // the truth of this sample is not known
 const CROSS = SHAPES.indexOf("cross");
 
 export function looks(store: Store, changed: Uint8Array | null): { colours: Uint8Array; marks: Uint8Array } {
-  const { assignment, confidence, given, truth } = store.data;
+  const { assignment, confidence, novelty, given, truth } = store.data;
   const dark = store.dark;
   const n = assignment.length;
   const colours = new Uint8Array(4 * n);
@@ -44,6 +45,8 @@ export function looks(store: Store, changed: Uint8Array | null): { colours: Uint
       colour = old.has(id) ? cached(-2, () => oldColour(dark)) : cached(-3, () => newColour(dark));
     } else if (store.colour === "confidence") {
       colour = cached(confidence[i], () => confidenceColour(confidence[i] / 255, dark));
+    } else if (store.colour === "novelty" && novelty) {
+      colour = cached(novelty[i], () => noveltyColour(novelty[i] / 255, dark));
     } else {
       const key = store.colour === "truth" && truth ? truth[i] : id;
       if (key === UNKNOWN) {

@@ -2,6 +2,7 @@
 
 import { count, fill, h, icon } from "../dom";
 import { type ClassInfo, REJECTED } from "../data/types";
+import { keyName } from "../keys";
 import type { Store } from "../store";
 import { lights, swatch } from "./bits";
 
@@ -55,21 +56,27 @@ export function classList(store: Store): HTMLElement {
     const text = filter.value.trim().toLowerCase();
     const all = store.state.classes.filter((c) => c.name.toLowerCase().includes(text));
     largest = Math.max(1, ...store.state.classes.map((c) => c.size));
-    const group = (title: string, members: ClassInfo[]): HTMLElement | null =>
+    const recognised = store.recognised().length;
+    const group = (title: string, members: ClassInfo[], more: HTMLElement | false = false): HTMLElement | null =>
       members.length
-        ? h("section", null, h("h2", { class: "list-title" }, title, h("small", null, count(members.length))), h("ul", { class: store.classes.length > 1 ? "many" : "" }, ...members.map(row)))
+        ? h("section", null, h("h2", { class: "list-title" }, title, h("small", null, count(members.length)), more), h("ul", { class: store.classes.length > 1 ? "many" : "" }, ...members.map(row)))
         : null;
     const { rejected } = store.state;
     fill(
       list,
       group("New", all.filter((c) => c.kind === "new")),
-      group("Known", all.filter((c) => c.kind === "old")),
+      group(
+        "Known",
+        all.filter((c) => c.kind === "old"),
+        recognised > 0 &&
+          h("button", { type: "button", class: "link recognised", title: `Select all samples that came without a label and were recognised as known (${keyName("g")})`, on: { click: () => store.select(store.recognised()) } }, `${count(recognised)} recognised`),
+      ),
       rejected > 0 &&
         h(
           "section",
           null,
           h("h2", { class: "list-title" }, "Noise"),
-          h("ul", null, h("li", { class: "class-row" }, h("button", { type: "button", class: "class-main", on: { click: () => store.select(store.members(REJECTED)) } }, swatch(REJECTED), h("span", { class: "class-name" }, "rejected"), h("span", { class: "class-size" }, count(rejected))))),
+          h("ul", null, h("li", { class: "class-row" }, h("button", { type: "button", class: "class-main", on: { click: () => store.select(store.members(REJECTED)) } }, swatch(REJECTED), h("span", { class: "class-name" }, "set aside"), h("span", { class: "class-size" }, count(rejected))))),
         ),
       !all.length && h("p", { class: "quiet pad" }, "No class of that name."),
     );

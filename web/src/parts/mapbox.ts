@@ -4,11 +4,9 @@ import type { Commands } from "../commands";
 import { button, count, fill, h } from "../dom";
 import { keyName } from "../keys";
 import type { MapView } from "../map/view";
-import { confidenceColour, newColour, oldColour, type Rgb } from "../palette";
-import { type ColourBy, type Store } from "../store";
+import { confidenceColour, newColour, noveltyColour, oldColour, type Rgb } from "../palette";
+import { COLOURS, type Store } from "../store";
 import { lights, swatch } from "./bits";
-
-const NAMES: Record<ColourBy, string> = { class: "Class", old: "Known / new", confidence: "Confidence", truth: "Truth" };
 
 export function mapBox(store: Store, map: MapView, commands: Commands): HTMLElement {
   const colours = h("div", { class: "segments on-map", role: "group", "aria-label": "Colour by" });
@@ -26,8 +24,8 @@ export function mapBox(store: Store, map: MapView, commands: Commands): HTMLElem
   function drawColours(): void {
     fill(
       colours,
-      ...store.colours().map((c, i) =>
-        h("button", { type: "button", class: "segment", "aria-pressed": String(store.colour === c), title: `Colour by ${NAMES[c].toLowerCase()} (${i + 1})`, on: { click: () => store.chooseColour(c) } }, NAMES[c]),
+      ...store.colours().map((c) =>
+        h("button", { type: "button", class: "segment", "aria-pressed": String(store.colour === c), title: `Colour by ${COLOURS[c].words} (${COLOURS[c].key})`, on: { click: () => store.chooseColour(c) } }, COLOURS[c].name),
       ),
     );
   }
@@ -38,6 +36,14 @@ export function mapBox(store: Store, map: MapView, commands: Commands): HTMLElem
     return element;
   };
 
+  /** A scale with the words at its two ends. */
+  const scale = (low: string, colour: (share: number, dark: boolean) => Rgb, high: string): HTMLElement => {
+    const strip = h("span", { class: "strip" });
+    const stops = [0, 0.25, 0.5, 0.75, 1].map((v) => `rgb(${colour(v, store.dark).join(",")})`);
+    strip.style.background = `linear-gradient(to right, ${stops.join(",")})`;
+    return h("span", { class: "legend-item" }, low, strip, high);
+  };
+
   function drawLegend(): void {
     const { dark, run } = store;
     if (store.colour === "old") {
@@ -45,10 +51,9 @@ export function mapBox(store: Store, map: MapView, commands: Commands): HTMLElem
       const fresh = store.state.classes.filter((c) => c.kind === "new").reduce((n, c) => n + c.size, 0);
       fill(legend, h("span", { class: "legend-item" }, dot(oldColour(dark)), `known, ${count(old)}`), h("span", { class: "legend-item" }, dot(newColour(dark)), `new, ${count(fresh)}`));
     } else if (store.colour === "confidence") {
-      const strip = h("span", { class: "strip" });
-      const stops = [0, 0.25, 0.5, 0.75, 1].map((v) => `rgb(${confidenceColour(v, dark).join(",")})`);
-      strip.style.background = `linear-gradient(to right, ${stops.join(",")})`;
-      fill(legend, h("span", { class: "legend-item" }, "not sure", strip, "sure"));
+      fill(legend, scale("not sure", confidenceColour, "sure"));
+    } else if (store.colour === "novelty") {
+      fill(legend, scale("known, 0 %", noveltyColour, "100 %, new"));
     } else if (store.colour === "truth" && run.truth_names) {
       fill(legend, ...run.truth_names.slice(0, 60).map((name, i) => h("span", { class: "legend-item" }, swatch(i), name)));
     } else {

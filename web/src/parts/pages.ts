@@ -26,9 +26,10 @@ function options(run: RunInfo): HTMLElement {
   );
 }
 
-/** How far to trust the run, and warnings about its data, as sentences. */
+/** What the unlabelled samples are, how far to trust the run, and warnings about its data, as sentences. */
 function trust(run: RunInfo): HTMLElement | false {
-  const said = [...(run.confidence ? [`${run.confidence}.`] : []), ...(run.notes ?? [])];
+  const ended = (text: string): string => (text.endsWith(".") ? text : `${text}.`);
+  const said = [...[run.mixture, run.confidence].filter((text) => !!text).map((text) => ended(text!)), ...(run.notes ?? [])];
   const sentence = (text: string): HTMLElement => h("p", null, text.charAt(0).toUpperCase() + text.slice(1));
   return said.length > 0 && h("section", { class: "block" }, h("h3", { class: "block-title" }, "How far to trust it"), ...said.map(sentence));
 }

@@ -95,7 +95,8 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
 
   const tool = (id: string, label: string, sign: string, extra: { class?: string } = {}): HTMLElement | null => {
     const command = commands[id];
-    return command ? button(label, () => command.run(), { icon: sign, key: keyName(command.keys[0]), title: command.title, ...extra }) : null;
+    const why = id === "to-known" ? store.run.cannot_return : null;
+    return command ? button(label, () => command.run(), { icon: sign, key: keyName(command.keys[0]), title: why ?? command.title, disabled: !!why, ...extra }) : null;
   };
 
   function tabs(): HTMLElement | null {
@@ -128,7 +129,8 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
         h("dt", null, "Samples"), h("dd", null, count(store.run.n_samples)),
         h("dt", null, "Known classes"), h("dd", null, count(classes.length - fresh.length)),
         h("dt", null, "Without a name yet"), h("dd", null, unnamed ? count(unnamed) : "none"),
-        h("dt", null, "Rejected as noise"), h("dd", null, count(rejected)),
+        store.run.has_mixture && [h("dt", null, "Recognised as known"), h("dd", null, samples(store.recognised().length))],
+        h("dt", null, "Set aside as noise"), h("dd", null, count(rejected)),
       ),
       once.length
         ? [
@@ -177,6 +179,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
           info.kind === "new" && tool("old", "Known", "tag"),
           h("button", { type: "button", class: "button", title: "Reject the whole class as noise", on: { click: () => void store.act({ kind: "reject", class: info.id }, `reject ${info.name}`) } }, icon("noise"), h("span", null, "Reject"), h("kbd", { "aria-hidden": "true" }, "X")),
           tool("note", "Note", "note"),
+          info.kind === "new" && tool("to-known", "Each to a known class", "tag", { class: "wide" }),
         ),
       cardBox,
       h(
@@ -196,6 +199,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
       fill(
         cardBox,
         store.run.has_samples === false && h("p", { class: "quiet" }, store.run.samples_note ?? "This run does not hold its samples."),
+        info.kind === "old" && recognisedHere(info),
         part("Most central", "Nearest to the centre of the class", card.central.slice(0, 18)),
         part("Least sure", "The classifier is least sure of these", card.unsure.slice(0, 12)),
         part("Outliers", "Farthest from the rest of the class", card.outliers.slice(0, 12)),
@@ -204,6 +208,20 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
     } catch (error) {
       if (mine === turn) fill(cardBox, empty("The samples could not be read", error instanceof Error ? error.message : ""));
     }
+  }
+
+  /** Samples of a known class that came without a label. */
+  function recognisedHere(info: ClassInfo): HTMLElement | null {
+    const found = store.recognised(info.id);
+    return found.length
+      ? h(
+          "section",
+          { class: "recognised-here" },
+          h("h3", { title: "The least sure first" }, `Recognised here: ${count(found.length)} of ${samples(info.size)} came without a label`),
+          thumbs(store, found.slice(0, 12), "Recognised here, the least sure first"),
+          button(found.length > 1 ? `Select all ${count(found.length)}` : "Select it", () => store.select(found), { class: "quiet-button small" }),
+        )
+      : null;
   }
 
   /** All samples of a class, one page at a time. */
@@ -249,7 +267,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
       top(h("p", { class: "eyebrow" }, one ? "Sample" : "Selection")),
       one ? sampleDetails(store, selection[0]) : h("h2", { class: "panel-title" }, samples(selection.length)),
       store.editable &&
-        h("div", { class: "tools flow of-picks" }, tool("move", "Move to", "move", { class: "primary" }), tool("create", "New class", "plus"), tool("reject", "Reject", "noise")),
+        h("div", { class: "tools flow of-picks" }, tool("move", "Move to", "move", { class: "primary" }), tool("create", "New class", "plus"), tool("to-known", "To known", "tag"), tool("reject", "Reject", "noise")),
       !one && [
         h("h3", null, shares.length === 1 ? "All of one class" : `From ${shares.length} classes`),
         h(
@@ -260,8 +278,8 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
             return h("li", null, chip(store, id), strip, h("span", { class: "share-count" }, count(n)), h("button", { type: "button", class: "link", title: `Remove ${store.nameOf(id)} from the selection`, on: { click: () => store.select(selection.filter((i) => store.data.assignment[i] === id), "remove") } }, "drop"));
           }),
         ),
-        h("h3", null, "Samples"),
-        thumbs(store, selection.slice(0, 100), "Selected samples", "chosen"),
+        h("h3", null, "Samples, the least sure first"),
+        thumbs(store, store.leastSure(selection).slice(0, 100), "Selected samples", "chosen"),
         selection.length > 100 && h("p", { class: "quiet" }, `and ${count(selection.length - 100)} more`),
       ],
     );

@@ -37,6 +37,12 @@ function truthOf(store: Store, sample: number): string | null {
   return truth ? (run.truth_names?.[truth[sample]] ?? null) : null;
 }
 
+/** P(new) of a sample that came without a label, in a run with a mixture. */
+function noveltyOf(store: Store, sample: number): number | null {
+  const { novelty, given } = store.data;
+  return novelty && !given[sample] ? novelty[sample] / 255 : null;
+}
+
 /** A card next to the pointer that shows the sample under it. */
 export function hoverCard(store: Store) {
   const element = h("div", { class: "hover-card", hidden: true, "aria-hidden": "true" });
@@ -52,6 +58,7 @@ export function hoverCard(store: Store) {
       shown = sample;
       const id = store.data.assignment[sample];
       const truth = truthOf(store, sample);
+      const novelty = noveltyOf(store, sample);
       const name = h("span", { class: "sample-name" }, "\u00a0");
       fill(
         element,
@@ -65,6 +72,7 @@ export function hoverCard(store: Store) {
             "span",
             { class: "quiet" },
             store.data.given[sample] ? "label was given" : `confidence ${percent(store.data.confidence[sample] / 255)}`,
+            novelty !== null && ` · P(new) ${percent(novelty)}`,
             truth !== null && ` · truth: ${truth}`,
           ),
         ),
@@ -91,6 +99,7 @@ export function sampleDetails(store: Store, sample: number): HTMLElement {
   const id = store.data.assignment[sample];
   const sure = store.data.confidence[sample] / 255;
   const truth = truthOf(store, sample);
+  const novelty = noveltyOf(store, sample);
   const values = h("div");
   const element = h(
     "div",
@@ -104,6 +113,7 @@ export function sampleDetails(store: Store, sample: number): HTMLElement {
       h("dd", null, chip(store, id)),
       h("dt", null, "Confidence"),
       h("dd", { class: "with-bar" }, bar(sure), percent(sure)),
+      novelty !== null && [h("dt", { title: "The probability that it is of no known class" }, "P(new)"), h("dd", { class: "with-bar" }, bar(novelty), percent(novelty))],
       h("dt", null, "Label"),
       h("dd", null, store.data.given[sample] ? "given from the start" : "found"),
       truth !== null && [h("dt", null, "Truth"), h("dd", null, truth)],

@@ -112,13 +112,15 @@ export function shell(root: HTMLElement, store: Store, map: MapView, commands: C
     if (!n) return;
     const act = (id: string, label: string, sign: string): HTMLElement | null => {
       const command = commands[id];
-      return command ? button(label, () => command.run(), { icon: sign, key: keyName(command.keys[0]) }) : null;
+      const why = id === "to-known" ? store.run.cannot_return : null;
+      return command ? button(label, () => command.run(), { icon: sign, key: keyName(command.keys[0]), disabled: !!why, title: why ?? command.title }) : null;
     };
     fill(
       picks,
-      h("button", { type: "button", class: "picks-count", on: { click: () => store.look("selection") } }, h("strong", null, count(n)), " selected"),
+      h("button", { type: "button", class: "picks-count", "aria-label": `${count(n)} selected: show them`, on: { click: () => store.look("selection") } }, h("strong", null, count(n)), h("span", { class: "desk" }, " selected")),
       act("move", "Move", "move"),
       act("create", "New class", "plus"),
+      act("to-known", "Known", "tag"),
       act("reject", "Reject", "noise"),
       button("Clear", () => store.select([]), { icon: "close", bare: true, key: "Esc" }),
     );
