@@ -20,7 +20,6 @@ import numpy as np
 
 from bench import finished, start, study_parser
 from cdknet import ClassDiscovery, data
-from cdknet.cli.demo import compare
 from cdknet.core.openworld import OpenWorldData
 from cdknet.data import OpenWorldProblem, hide_classes
 from cdknet.options import DEFAULT_METHOD, options_of
@@ -28,6 +27,7 @@ from cdknet.options import all_options as declared_options
 from cdknet.runs.files import append_jsonl
 from experiments.reproduce.plan import DATASETS
 from experiments.reproduce.runner import PAPERS_PROTOCOL
+from steps import compare
 
 CANDIDATES: dict[str, dict[str, Any]] = {
     "defaults": {},

@@ -273,13 +273,14 @@ def test_old_classes_among_the_unlabelled_are_told(tmp_path, capsys):
     some = np.where(np.random.default_rng(0).uniform(size=300) < 0.5, -1, Y)
     np.savez(tmp_path / "d.npz", X=X, y=some)
     command = ["discover", str(tmp_path / "d.npz"), "--out", str(tmp_path / "run"), "--new-classes", "2"]
-    assert main([*command, *QUICK, "--json"]) == 0
+    assert main([*command, *QUICK, "--unlabelled", "new", "--json"]) == 0
     assert "samples cannot be told from labelled ones" in json.loads(capsys.readouterr().out)["notes"][0]
     assert among_old(np.zeros((20, 4, 4)), np.where(np.arange(20) < 10, 0, -1)) == 0, "pictures are not asked"
     assert main(["show", str(tmp_path / "run")]) == 0  # not only when it was made
     assert "those of old ones will be wrong" in " ".join(capsys.readouterr().out.split())
+    bare = {"network": "none", "method": "sscd", "expansion": "none", "unlabelled": "new"}
     with pytest.warns(DoubtfulData, match="cannot be told from labelled ones"):  # in Python, too
-        model = ClassDiscovery(n_new_classes=2, network="none", method="sscd", expansion="none").fit(X, some)
+        model = ClassDiscovery(n_new_classes=2, **bare).fit(X, some)
     assert model.calibration_["among_old"] > 0.3
     kept = {"overall": 0.95, "calibration": {"calibrated": True, "accuracy": 1.0, "among_old": 0.37}}
     assert "if all are of new classes, but 37 of 100 look like labelled ones" in confidence_sentence(kept)

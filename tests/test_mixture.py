@@ -1,5 +1,7 @@
 """Old classes, new ones and noise among the unlabelled samples."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,6 @@ from cdknet.core.mixture import (
     labelled_share,
     share_of_old,
     share_of_spies,
-    smoothed,
     sort_pool,
 )
 from cdknet.core.openworld import HiddenTruth
@@ -57,15 +58,19 @@ def test_the_share_is_right_where_old_and_new_look_different(share, seed):
     assert found.low <= old.mean() + 1e-9
 
 
-def test_the_interval_holds_the_share_in_most_draws():
-    inside = 0
-    for seed in range(60):
+@pytest.mark.parametrize("apart", [2.0, 3.0, 4.5])
+@pytest.mark.parametrize(("n_spies", "holds"), [(30, 0.75), (100, 0.9), (400, 0.9)])
+def test_the_share_is_near_and_its_interval_holds_it_in_most_draws(apart, n_spies, holds):
+    inside, errors = [], []
+    for seed, share in itertools.product(range(20), (0.0, 0.2, 0.5, 0.8, 1.0)):
         draw = np.random.default_rng(seed)
-        old = draw.random(600) < 0.4
-        unlabelled = expit(draw.normal(np.where(old, 2.0, -2.0), 1.0))
-        found = share_of_old(expit(draw.normal(2.0, 1.0, 100)), unlabelled)
-        inside += found.low <= old.mean() <= found.high
-    assert inside >= 48
+        old = draw.random(1500) < share
+        unlabelled = expit(draw.normal(np.where(old, apart, -apart), 1.3))
+        found = share_of_old(expit(draw.normal(apart, 1.3, n_spies)), unlabelled)
+        inside.append(found.low <= old.mean() <= found.high)
+        errors.append(abs(found.value - old.mean()))
+    assert np.mean(inside) >= holds
+    assert np.mean(errors) <= (0.05 if n_spies > 30 else 0.08)
 
 
 def test_without_old_samples_there_is_no_share_and_nobody_is_old():
@@ -76,10 +81,10 @@ def test_without_old_samples_there_is_no_share_and_nobody_is_old():
 
 
 def test_if_all_look_like_spies_all_are_old():
-    draw = np.random.default_rng(0)
-    found = share_of_old(draw.random(200), draw.random(2000))
-    assert found.value > 0.9
-    assert found.high == 1
+    draws = map(np.random.default_rng, range(20))
+    found = [share_of_old(draw.random(200), draw.random(2000)) for draw in draws]
+    assert np.mean([one.value for one in found]) > 0.9
+    assert np.mean([one.high > 0.95 for one in found]) >= 0.9
 
 
 def test_the_probability_rises_with_the_score_and_its_mean_is_the_share():
@@ -95,12 +100,10 @@ def test_the_probability_rises_with_the_score_and_its_mean_is_the_share():
     assert np.abs(probability - by_bayes).mean() < 0.02
 
 
-def test_smoothing_averages_over_a_sample_and_its_neighbours():
+def test_where_labelled_samples_are_near_a_sample_looks_old():
     z = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
-    score = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0, 0.3])
-    torch.testing.assert_close(smoothed(score, z, 3), torch.tensor([2 / 3] * 3 + [0.1] * 3))
     share = labelled_share(z, torch.tensor([[0.05], [0.15]]), neighbors=5)
-    torch.testing.assert_close(share, torch.tensor([0.4] * 3 + [0.0] * 3))
+    torch.testing.assert_close(share, torch.tensor([0.4] * 3 + [0.2] * 3))
 
 
 # Spies.
@@ -134,8 +137,9 @@ def test_many_labels_need_no_more_than_a_few_thousand_spies():
 
 def test_a_pool_is_sorted_by_its_score():
     score = torch.cat([torch.full((30,), 0.9), torch.full((70,), 0.05), torch.full((20,), 0.9)])
-    found = sort_pool(score + 0.01 * torch.rand(120), torch.arange(120) % 3, 20, 2)
-    assert found.share == pytest.approx(0.3, abs=0.01)
+    blur = 0.01 * torch.rand(120, generator=torch.Generator().manual_seed(0))
+    found = sort_pool(score + blur, torch.arange(120) % 3, 20, 2)
+    assert found.share == pytest.approx(0.3, abs=0.05)
     assert torch.equal(found.is_old, torch.arange(100) < 30)
     assert found.p_old[:30].min() > 0.9
     assert found.p_old[30:].max() < 0.1
@@ -145,7 +149,7 @@ def test_where_nothing_looks_new_the_least_old_ones_stand_in_and_are_doubted():
     draw = torch.Generator().manual_seed(0)
     score = 0.8 + 0.2 * torch.rand(400, generator=draw)
     found = sort_pool(score, torch.zeros(400, dtype=torch.int64), 100, 3)
-    assert found.share > 0.85
+    assert found.high > 0.9
     assert int(found.is_new.sum()) >= 6
     assert (found.p_old[found.is_new] > 0.3).all()
 
@@ -256,6 +260,7 @@ def test_i_q_recordings_without_heads_are_sorted_by_their_neighbours():
     assert model.old_share_ == pytest.approx((truth[y < 0] < 3).mean(), abs=0.2)
 
 
+@pytest.mark.filterwarnings("ignore::cdknet.data.checks.DoubtfulData")
 def test_samples_far_from_everything_are_set_aside(tmp_path):
     odd = X.copy()
     rows = np.flatnonzero(Y < 0)[:3]
@@ -317,6 +322,7 @@ def test_a_fit_that_was_killed_ends_as_one_that_was_not():
         assert found.mixture.share == whole.mixture.share
 
 
+@pytest.mark.filterwarnings("ignore::cdknet.data.checks.DoubtfulData")
 def test_if_all_are_taken_to_be_new_nothing_is_said_of_a_mixture(tmp_path):
     model = ClassDiscovery(**FEW).fit(X, Y)
     assert model.old_share_ is None

@@ -38,7 +38,7 @@ def test_what_a_method_declares_it_reads(name, monkeypatch):
     monkeypatch.setattr(sys.modules[METHODS[name].module], "METHOD", _of(method, Watched))
     for changes in ({}, {"spectral_weight": 1.0, "lead": "labels"}, {"kernel": "neighbors"}):
         ClassDiscovery(**FEW, method=name, **changes).fit(X, Y)
-    assert {*stage_2} - seen - {"detector", "normalize_features"} == set()
+    assert {*stage_2} - seen - {"detector", "noise", "normalize_features"} == set()
 
 
 def _of(method, options):

@@ -59,10 +59,11 @@ EXPECTED_TO_FAIL = {
 }
 OF_THE_DEFAULT = {
     **EXPECTED_TO_FAIL,
-    "check_methods_sample_order_invariance": ROUNDING,
-    "check_methods_subset_invariance": ROUNDING,
     "check_do_not_raise_errors_in_init_or_set_params": ANY_OPTION,
 }
+
+
+MAY_FAIL = ("check_methods_sample_order_invariance", "check_methods_subset_invariance")  # by processor
 
 
 def expected_to_fail(estimator):
@@ -72,4 +73,9 @@ def expected_to_fail(estimator):
 @parametrize_with_checks([Default(**TINY), Papers(**TINY)], expected_failed_checks=expected_to_fail)
 @pytest.mark.filterwarnings("ignore::cdknet.data.checks.DoubtfulData")  # it hides labels at random
 def test_scikit_learn_check(estimator, check):
-    check(estimator)
+    try:
+        check(estimator)
+    except AssertionError:
+        if check.func.__name__ in MAY_FAIL and isinstance(estimator, Default):
+            pytest.xfail(ROUNDING)
+        raise

@@ -1,4 +1,4 @@
-"""The demonstration: digits 0-4 are known, 5-9 are not. It shows what each step of the method finds."""
+"""The demonstration: half of the digits 0-4 have a label. The others, and all of 5-9, have none."""
 
 from __future__ import annotations
 
@@ -12,40 +12,42 @@ from numpy.typing import NDArray
 from cdknet import data
 from cdknet.core.classifiers import class_means
 from cdknet.core.clustering import cluster
-from cdknet.core.metrics import (
-    OpenWorldReport,
-    Scores,
-    new_class_scores,
-    old_class_accuracy,
-    open_world_report,
-)
+from cdknet.core.metrics import MixedReport, match_clusters, mixed_report
+from cdknet.core.openworld import UNLABELED, mix
 from cdknet.data import HiddenTruth, OpenWorldProblem
 from cdknet.estimators import ClassDiscovery
-from cdknet.inputs.arrays import Inputs
-from cdknet.nets.network import embed
 from cdknet.runs.files import csv_bytes
 from cdknet.training.history import Watcher
 
+K_MEANS = "k-means on pixels"
+LABELLED = 0.5  # share of the digits 0-4 that have a label
+
 
 class Line(NamedTuple):
-    """One method: its scores on the new classes, among unlabelled training samples and held-out ones."""
+    """One method: its scores on the unlabelled samples of the fit, and on held-out ones."""
 
     method: str
-    train: Scores
-    held_out: Scores
+    unlabelled: MixedReport
+    held_out: MixedReport
 
 
 class Comparison(NamedTuple):
-    """What the demonstration shows of one fit."""
+    """What the demonstration shows of the fits of one seed."""
 
     lines: list[Line]
-    old_before: float | None  # accuracy on held-out samples of old classes, after stage 1 if there is one
-    old_after: float  # and after stage 3, with new classes competing
-    open_world: OpenWorldReport  # held-out samples, old and new mixed
+    share: float  # of old digits among the unlabelled ones, as it is
+    found: float  # and as it was found, with its interval
+    interval: tuple[float, float]
+    expected: float  # the share of unlabelled samples that the default expects to be right
+
+    @property
+    def right(self) -> float:
+        """The share that is right."""
+        return self.lines[-1].unlabelled.all
 
 
 def digits_problem() -> OpenWorldProblem:
-    """scikit-learn's digits, 0-4 known and 5-9 hidden, a fifth of both held out.
+    """scikit-learn's digits, 0-4 known and 5-9 not, a fifth of both held out.
 
     Classes are called "digit 0", ..., so that a discovered class, "new-1", is not mistaken for a digit.
     """
@@ -54,61 +56,47 @@ def digits_problem() -> OpenWorldProblem:
     new = names[list(digits.new_classes())].tolist()
     train, train_truth = data.hide_classes(digits.X_train, names[digits.y_train], new)
     _, test_truth = data.hide_classes(digits.X_test, names[digits.y_test], new)
-    return OpenWorldProblem(train, train_truth, digits.X_test, test_truth)
+    known = OpenWorldProblem(train, train_truth, digits.X_test, test_truth)
+    return mix(known, labelled=LABELLED, seed=0)
 
 
-def compare(model: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
-    """Score a fitted model and its steps. All but the open-world report know which samples are new."""
-    X, X_test, k = problem.train.X, problem.X_test, model.n_new_classes_
-    hidden = torch.from_numpy(~model.given_)
-
-    def line(method: str, features: Sequence[NDArray[Any]], found: NDArray[Any] | None = None) -> Line:
-        """Score clusters of the unlabelled samples (default: k-means); held-out ones join the nearest one."""
-        z, z_test = (torch.from_numpy(np.ascontiguousarray(part, dtype=np.float32)) for part in features)
-        clusters = cluster(z[hidden], k, seed=model.seed_) if found is None else torch.from_numpy(found)
-        labels = np.full(len(X), -1)
-        labels[~model.given_] = clusters.numpy()
-        nearest = torch.cdist(z_test, class_means(z[hidden], clusters, k)).argmin(dim=1).numpy()
-        return Line(
-            method,
-            new_class_scores(problem.train_truth, labels),
-            new_class_scores(problem.test_truth, nearest),
-        )
-
-    name = model.result_.plan.method.title
-    pixels = [part.reshape(len(part), -1) for part in (X, X_test)]
-    stage_2 = [model.transform(part, stage="discover") for part in (X, X_test)]
-    probabilities = model.predict_proba(X_test)
-    n_old = len(model.classes_) - k
-    expanded = Line(
-        f"{name}-Exp",
-        new_class_scores(problem.train_truth, model.labels_),
-        new_class_scores(problem.test_truth, probabilities[:, n_old:].argmax(axis=1)),
-    )
-    stage_1, old_before = [], None
-    if "pretrain" in model.stage_networks_:
-        network = model.stage_networks_["pretrain"]
-        predicted = embed(network, Inputs(X_test), normalize=False).logits.argmax(dim=1).numpy()
-        old_before = old_class_accuracy(problem.test_truth, model.classes_[predicted])
-        features = [model.transform(part, stage="pretrain") for part in (X, X_test)]
-        stage_1 = [line("k-means on stage 1", features)]
-    predicted = model.classes_[probabilities.argmax(axis=1)]
-    return Comparison(
-        [
-            line("k-means on pixels", pixels),
-            *stage_1,
-            line(name, stage_2, model.pseudo_labels_),
-            expanded,
-        ],
-        old_before=old_before,
-        old_after=old_class_accuracy(problem.test_truth, predicted),
-        open_world=open_world_report(problem.test_truth, predicted),
-    )
+def compare(paper: ClassDiscovery, ours: ClassDiscovery, problem: OpenWorldProblem) -> Comparison:
+    """Score k-means, the paper's method and ours, by `mixed_report`."""
+    unlabelled, truth = _unlabelled(problem)
+    low, high = ours.old_share_interval_
+    lines = [_k_means(problem, len(ours.classes_), ours.seed_)]
+    for model in (paper, ours):
+        name = f"{model.result_.plan.method.title}-Exp"
+        scored = _scored(model.labels_[unlabelled], model.predict(problem.X_test), problem)
+        lines.append(Line(name, *scored))
+    share = float((~truth.is_new).mean())
+    return Comparison(lines, share, ours.old_share_, (low, high), ours.overall_confidence_)
 
 
-def with_paper(ours: Comparison, paper: Comparison) -> Comparison:
-    """Ours, below the lines of the paper's own objective, including its stage 1, which ours does not have."""
-    return ours._replace(lines=[*paper.lines, *ours.lines[1:]], old_before=paper.old_before)
+def _k_means(problem: OpenWorldProblem, n_classes: int, seed: int) -> Line:
+    """k-means on all pixels. It knows no names: its clusters get the best ones that the truth allows."""
+    X, X_test = (torch.from_numpy(x.reshape(len(x), -1)).float() for x in (problem.train.X, problem.X_test))
+    found = cluster(X, n_classes, seed=seed)
+    nearest = torch.cdist(X_test, class_means(X, found, n_classes)).argmin(dim=1).numpy()
+    unlabelled, truth = _unlabelled(problem)
+    clusters = found.numpy()[unlabelled]
+    names = match_clusters(truth.y, clusters)
+    labels, predicted = (np.array([names.get(c, "") for c in some.tolist()]) for some in (clusters, nearest))
+    return Line(K_MEANS, *_scored(labels, predicted, problem))
+
+
+def _scored(
+    labels: NDArray[Any], predicted: NDArray[Any], problem: OpenWorldProblem
+) -> tuple[MixedReport, MixedReport]:
+    old = np.setdiff1d(problem.train.y, [str(UNLABELED)])
+    _, truth = _unlabelled(problem)
+    return mixed_report(truth, labels, old=old), mixed_report(problem.test_truth, predicted, old=old)
+
+
+def _unlabelled(problem: OpenWorldProblem) -> tuple[NDArray[np.bool_], HiddenTruth]:
+    """(n,) which samples of the fit are unlabelled, and their truth."""
+    rows = problem.train.y == str(UNLABELED)
+    return rows, HiddenTruth(problem.train_truth.y[rows], problem.train_truth.new_classes)
 
 
 def truth_csv(ids: Sequence[str], truth: HiddenTruth) -> bytes:

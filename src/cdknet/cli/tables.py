@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from cdknet.runs.evaluate import Evaluation
 
 
-MEASURES = ("acc", "purity", "nmi", "ari")
-
-
 def _number(values: Sequence[float]) -> str:
     """.912, or .912 ± .010 over several."""
     mean = f"{np.mean(values):.3f}"
@@ -29,31 +26,29 @@ def _number(values: Sequence[float]) -> str:
 
 
 def comparison_tables(comparisons: Sequence[Comparison]) -> list[Table]:
-    """The demo: scores of each method on the new classes, then the accuracy on the old ones."""
+    """The demo: accuracies of each method, then what the default knows of itself."""
     seeds = "" if len(comparisons) == 1 else f", mean ± std of {len(comparisons)} seeds"
     tables = []
-    for part, title in (("train", "unlabelled samples of the fit"), ("held_out", "held-out samples")):
-        table = Table(title=f"Digits 5-9, {title}{seeds}", title_justify="left", box=SIMPLE_HEAD)
+    for part, title in (("unlabelled", "Unlabelled digits of the fit"), ("held_out", "Held-out digits")):
+        table = Table(title=f"{title}: share that is right{seeds}", title_justify="left", box=SIMPLE_HEAD)
         table.add_column("method", no_wrap=True)
-        for name in ("ACC", "purity", "NMI", "ARI"):
+        for name in ("all", "0-4, by name", "5-9, matched"):
             table.add_column(name, justify="right", no_wrap=True)
         for i, line in enumerate(comparisons[0].lines):
             found = [getattr(c.lines[i], part) for c in comparisons]
-            table.add_row(line.method, *(_number([getattr(s, m) for s in found]) for m in MEASURES))
+            numbers = (_number([getattr(one, which) for one in found]) for which in ("all", "old", "new"))
+            table.add_row(line.method, *numbers)
         tables.append(table)
-    rest = Table(title="Held-out digits 0-9, CD-KNet+-Exp", title_justify="left", box=SIMPLE_HEAD)
-    rest.add_column("")
-    rest.add_column("accuracy", justify="right")
+    last = comparisons[0].lines[-1].method
+    rest = Table(title=f"What {last} says of its own answer", title_justify="left", box=SIMPLE_HEAD)
+    for name in ("", "said", "true"):
+        rest.add_column(name, justify="right" if name else "left")
     facts = {
-        "old classes after stage 1 of the paper's method": [
-            c.old_before for c in comparisons if c.old_before is not None
-        ],
-        "old classes after expansion": [c.old_after for c in comparisons],
-        "all classes, one assignment": [c.open_world.all for c in comparisons],
-        "  of which new classes": [c.open_world.new for c in comparisons],
+        "share of 0-4 among the unlabelled digits": ("found", "share"),
+        "share of labels that is right": ("expected", "right"),
     }
     for name, values in facts.items():
-        rest.add_row(name, _number(values))
+        rest.add_row(name, *(_number([getattr(c, value) for c in comparisons]) for value in values))
     return [*tables, rest]
 
 

@@ -27,12 +27,12 @@ from cdknet.core.neighbors import nearest_neighbors
 Floats = NDArray[np.float64]
 
 SPIES, MOST_SPIES = 0.2, 2000  # share of the labelled samples that become spies, and their most
-NEIGHBORS = 15  # samples over which a score is averaged, with the sample itself
-VOTERS = 30  # neighbours of a sample among which labelled ones are counted
+VOTERS = 60  # neighbours of a sample among which labelled ones are counted
 MOST_SEARCHED = 20_000  # samples among which neighbours are searched
 THRESHOLDS = 100  # at most; quantiles of the spies' scores
-LEAST_SPIES = 0.2  # share of spies that the threshold of `share_of_old` must leave
-CERTAINTY = 2.0  # standard errors of bounds; more than 1.645, since the scores of neighbours go together
+LEAST_SPIES = 0.1  # share of spies that the threshold of `share_of_old` must leave
+CAUTION = 4.0  # standard errors of the upper bound that chooses the threshold
+CERTAINTY = 2.5  # standard errors of the interval: more than 1.645, since the threshold was chosen
 CHANCE = 0.01  # share of samples that may look old by chance
 EDGE = 1e-3  # scores stay this far from 0 and 1, where the logit is infinite
 STEEP = 1e-4  # penalty of steep maps, for scores that separate old from new without an error
@@ -77,13 +77,6 @@ class Mixture(NamedTuple):
         return self._replace(p_old=p_old, best_old=best_old, is_new=is_new, noise=noise)
 
 
-def smoothed(score: Tensor, z: Tensor, neighbors: int = NEIGHBORS) -> Tensor:
-    """The mean score of each sample and its nearest neighbours in z: neighbours mostly share a class."""
-    some = _some_rows(len(z))
-    _, rows = nearest_neighbors(z, min(neighbors, len(some)), among=z[some])  # most find themselves, too
-    return score[some][rows].mean(dim=1)
-
-
 def labelled_share(z: Tensor, z_labelled: Tensor, neighbors: int = VOTERS) -> Tensor:
     """(n,) share of labelled samples among the nearest of all others: a score for any features."""
     some = _some_rows(len(z_labelled) + len(z))
@@ -93,26 +86,24 @@ def labelled_share(z: Tensor, z_labelled: Tensor, neighbors: int = VOTERS) -> Te
 
 
 def share_of_old(spies: Floats, unlabelled: Floats) -> Share:
-    """π = U(t) / S(t) at the lowest threshold t at which it is not above the least upper bound of all t.
+    """π = U(t) / S(t) at the threshold t where an upper bound, `CAUTION` standard errors above it, is least.
 
     At high thresholds hardly any new sample is left, but the ratio is uncertain; at low ones it is precise,
-    but too large if new samples are left. Among thresholds that do not contradict each other the lowest is
-    the most precise (Lepski's rule). The bound is `CERTAINTY` standard errors above the ratio. A new sample
-    looks old by chance now and then, so the interval allows for `CHANCE`. Where old and new samples look
-    alike at every threshold, the share is too large, and nothing in the data shows it.
+    but too large if new samples are left (best-bin estimation, Garg et al. 2021). Errors are those of the
+    logarithm of the ratio: a small ratio of few samples must not look certain. The interval reaches down to
+    the lowest ratio, less `CHANCE`, since a new sample looks old by chance now and then. Where old and new
+    samples look alike at every threshold, the share is too large, and nothing in the data shows it.
     """
     levels = np.linspace(0, 1 - LEAST_SPIES, min(THRESHOLDS, len(spies)))
     thresholds = np.unique(np.quantile(spies, levels))
     S = 1 - np.searchsorted(np.sort(spies), thresholds) / len(spies)
     U = 1 - np.searchsorted(np.sort(unlabelled), thresholds) / len(unlabelled)
-    one = 1 / len(unlabelled)
-    ratio, seen = U / S, np.maximum(U, one)
-    variance = (1 - S + 1 / len(spies)) / (S * len(spies)) + (1 - seen) / (seen * len(unlabelled))
-    error = np.maximum(ratio, one) * np.sqrt(variance)
-    best = int(np.flatnonzero(ratio <= (ratio + CERTAINTY * error).min())[0])
-    value, reach = min(1.0, float(ratio[best])), CERTAINTY * float(error[best])
-    low = min(value - reach, float(ratio.min())) - CHANCE
-    return Share(value, max(low, 0.0), min(value + reach, 1.0))
+    seen = np.maximum(U, 1 / len(unlabelled))
+    error = np.sqrt((1 - S + 1 / len(spies)) / (S * len(spies)) + (1 - seen) / (seen * len(unlabelled)))
+    best = int(np.argmin(np.log(seen / S) + CAUTION * error))
+    value, reach = min(1.0, float(U[best] / S[best])), math.exp(CERTAINTY * float(error[best]))
+    low = min(value / reach, float((U / S).min())) - CHANCE
+    return Share(value, max(low, 0.0), min(float(seen[best] / S[best]) * reach, 1.0))
 
 
 class OldMap(NamedTuple):

@@ -18,7 +18,6 @@ from cdknet.core.mixture import (
     far_from_everything,
     labelled_share,
     share_of_spies,
-    smoothed,
     sort_pool,
 )
 from cdknet.core.seeds import derive_seed, seeded
@@ -184,8 +183,9 @@ def _stage_1_mixture(
     z = embed(network, problem.inputs, problem.new_rows, normalize=normalize).features
     z_old = embed(network, problem.inputs, problem.old_rows, normalize=normalize).features
     best_old = Neighbors(z_old, problem.old_targets, problem.n_old_classes, DEFAULT_NEIGHBORS).logits(z)
-    score = smoothed(labelled_share(z, z_old), z)
-    return sort_pool(score, best_old.argmax(dim=1), problem.n_spies, int(plan.options.n_new_classes))
+    return sort_pool(
+        labelled_share(z, z_old), best_old.argmax(dim=1), problem.n_spies, int(plan.options.n_new_classes)
+    )
 
 
 def _softmax_mixture(

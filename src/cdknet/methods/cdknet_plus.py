@@ -14,12 +14,7 @@ from torch import Tensor, nn
 from cdknet.core.classifiers import class_means
 from cdknet.core.clustering import Clusters, cluster_features
 from cdknet.core.hsic import Factor, gaussian_kernel, hsic, identity_dependence, unit_length
-from cdknet.core.mixture import (
-    Mixture,
-    labelled_share,
-    smoothed,
-    sort_pool,
-)
+from cdknet.core.mixture import Mixture, labelled_share, sort_pool
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.core.spectral import neighbor_embedding
 from cdknet.inputs.kind import SampleKind
@@ -191,10 +186,9 @@ def sorted_pool(network: Network, heads: Heads, problem: Problem, n_new: int) ->
         if len(heads.new):
             score = heads.old_mass(on_device).cpu()
         else:
-            score = labelled_share(
-                z, embed(network, problem.inputs, problem.old_rows, normalize=True).features
-            )
-    return sort_pool(smoothed(score, z), best_old, problem.n_spies, n_new)
+            z_old = embed(network, problem.inputs, problem.old_rows, normalize=True).features
+            score = labelled_share(z, z_old)
+    return sort_pool(score, best_old, problem.n_spies, n_new)
 
 
 class Schedule(NamedTuple):

@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from cdknet.core.mixture import Mixture
 from cdknet.core.seeds import derive_seed
 from cdknet.fit.checkpoint import Places, checkpoint_of
-from cdknet.fit.pipeline import check_growth, judge, run_stages
+from cdknet.fit.pipeline import Verdict, check_growth, judge, run_stages
 from cdknet.fit.plan import FitPlan, resolve
 from cdknet.fit.result import FitResult
 from cdknet.inputs.labels import Labels, new_names
 from cdknet.training.context import FitContext
 from cdknet.training.loop import once
 from cdknet.training.problem import Problem
-from cdknet.trust.confidence import calibrate, not_calibrated
+from cdknet.trust.confidence import Calibration, calibrate, not_calibrated
 from cdknet.trust.rehearsal import NoRehearsal
 from cdknet.trust.tune import tune, untuned
 
@@ -79,7 +79,7 @@ def fit_classes(
         confidence=verdict.confidence,
         novelty=verdict.novelty,
         best_old=verdict.best_old,
-        mixture=None if mixture is None else mixture_facts(mixture, verdict.labels[labels.targets < 0], plan),
+        mixture=None if mixture is None else mixture_facts(mixture, verdict, labels.targets, calibration),
         embedding=verdict.embedding,
         pseudo_labels=verdict.pseudo_labels,
         spectral_embedding=None if U is None else U.numpy(),
@@ -95,16 +95,26 @@ def fit_classes(
     )
 
 
-def mixture_facts(mixture: Mixture, labels: NDArray[np.int64], plan: FitPlan) -> dict[str, Any]:
-    """What is known of the mixture, as plain JSON values. `labels` are those of the unlabelled samples."""
-    old = (labels >= 0) & (labels < plan.n_old_classes)
+def mixture_facts(
+    mixture: Mixture, verdict: Verdict, targets: NDArray[np.int64], calibration: Calibration
+) -> dict[str, Any]:
+    """What is known of the mixture, as plain JSON values.
+
+    Spies cannot show that new samples look like old ones; rehearsals can, since there the share is known. If
+    they found too much, or too little, in the mean, the interval reaches as far the other way.
+    """
+    n_old = int(targets.max()) + 1
+    found = verdict.labels[targets < 0]
+    tried = calibration.facts.get("mixtures", [])
+    error = float(np.mean([one["found"] - one["share"] for one in tried])) if tried else 0.0
+    other = min(max(mixture.share - error, 0.0), 1.0)
     return {
         "share": mixture.share,
-        "interval": [mixture.low, mixture.high],
+        "interval": [min(mixture.low, other), max(mixture.high, other)],
         "spies": mixture.spies,
-        "old": int(old.sum()),
-        "new": int((labels >= plan.n_old_classes).sum()),
-        "noise": int((labels < 0).sum()),
+        "old": int(((found >= 0) & (found < n_old)).sum()),
+        "new": int((found >= n_old).sum()),
+        "noise": int((found < 0).sum()),
     }
 
 
