@@ -22,10 +22,13 @@ from cdknet.core.mixture import (
     sort_pool,
 )
 from cdknet.core.openworld import HiddenTruth
+from cdknet.fit.pipeline import Verdict
 from cdknet.runs.evaluate import evaluate_run
 from cdknet.runs.format import NOISE, read_run
 from cdknet.runs.summary import mixture_sentence
 from cdknet.training.problem import Problem
+from cdknet.trust.confidence import Calibration
+from cdknet.trust.whole_fit import mixture_facts
 
 from contracts import FEW, MemoryCheckpoint, blob_problem
 from stagemaker import PLUS, context_of, resolved
@@ -337,6 +340,18 @@ def test_a_sample_of_no_known_class_has_a_higher_novelty(model):
     assert np.median(model.novelty(strange)) > 0.5
     assert np.median(model.novelty(X)) < 0.1
     assert ((model.novelty(X) >= 0) & (model.novelty(X) <= 1)).all()
+
+
+def test_the_interval_allows_for_the_errors_of_rehearsals():
+    """A rehearsal that found .2 too much leaves room for .2 less; errors both ways do not cancel."""
+    labels, targets = np.array([0, 1, 2, 2]), np.array([0, 1, -1, -1])
+    pool = Mixture(*[torch.zeros(2)] * 4, 0.5, 0.45, 0.55, 20)
+    verdict = Verdict(labels, *[np.zeros(4)] * 3, np.zeros((4, 1)), np.zeros(2), 1.0)
+    for errors, interval in (([], [0.45, 0.55]), ([0.2], [0.3, 0.55]), ([0.2, -0.1], [0.3, 0.6])):
+        tried = [{"share": 0.4, "found": 0.4 + error} for error in errors]
+        facts = mixture_facts(pool, verdict, targets, Calibration(None, {"mixtures": tried}))
+        assert facts["interval"] == pytest.approx(interval)
+        assert (facts["old"], facts["new"], facts["noise"]) == (0, 2, 0)
 
 
 # What is said.

@@ -100,17 +100,16 @@ def mixture_facts(
 ) -> dict[str, Any]:
     """What is known of the mixture, as plain JSON values.
 
-    Spies cannot show that new samples look like old ones; rehearsals can, since there the share is known. If
-    they found too much, or too little, in the mean, the interval reaches as far the other way.
+    Spies cannot show that new samples look like old ones; rehearsals can, since there the share is known. The
+    interval allows for the errors that they made.
     """
     n_old = int(targets.max()) + 1
     found = verdict.labels[targets < 0]
-    tried = calibration.facts.get("mixtures", [])
-    error = float(np.mean([one["found"] - one["share"] for one in tried])) if tried else 0.0
-    other = min(max(mixture.share - error, 0.0), 1.0)
+    errors = [one["found"] - one["share"] for one in calibration.facts.get("mixtures", [])]
+    others = [min(max(mixture.share - error, 0.0), 1.0) for error in errors]
     return {
         "share": mixture.share,
-        "interval": [min(mixture.low, other), max(mixture.high, other)],
+        "interval": [min([mixture.low, *others]), max([mixture.high, *others])],
         "spies": mixture.spies,
         "old": int(((found >= 0) & (found < n_old)).sum()),
         "new": int((found >= n_old).sum()),
