@@ -19,6 +19,7 @@ from cdknet.core.mixture import (
     labelled_share,
     share_of_old,
     share_of_spies,
+    smoothed,
     sort_pool,
 )
 from cdknet.core.openworld import HiddenTruth
@@ -103,8 +104,10 @@ def test_the_probability_rises_with_the_score_and_its_mean_is_the_share():
     assert np.abs(probability - by_bayes).mean() < 0.02
 
 
-def test_where_labelled_samples_are_near_a_sample_looks_old():
+def test_scores_are_of_a_sample_and_its_neighbours():
     z = torch.tensor([[0.0], [0.1], [0.2], [9.0], [9.1], [9.2]])
+    score = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0, 0.3])
+    torch.testing.assert_close(smoothed(score, z, 3), torch.tensor([2 / 3] * 3 + [0.1] * 3))
     share = labelled_share(z, torch.tensor([[0.05], [0.15]]), neighbors=5)
     torch.testing.assert_close(share, torch.tensor([0.4] * 3 + [0.2] * 3))
 

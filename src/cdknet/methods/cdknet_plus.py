@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from cdknet.core.classifiers import class_means
 from cdknet.core.clustering import Clusters, cluster_features
 from cdknet.core.hsic import Factor, gaussian_kernel, hsic, identity_dependence, unit_length
-from cdknet.core.mixture import Mixture, labelled_share, sort_pool
+from cdknet.core.mixture import Mixture, labelled_share, smoothed, sort_pool
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.core.spectral import neighbor_embedding
 from cdknet.inputs.kind import SampleKind
@@ -184,7 +184,7 @@ def sorted_pool(network: Network, heads: Heads, problem: Problem, n_new: int) ->
         on_device = z.to(heads.old.device)
         best_old = heads.old_logits(on_device).argmax(dim=1).cpu()
         if len(heads.new):
-            score = heads.old_mass(on_device).cpu()
+            score = smoothed(heads.old_mass(on_device).cpu(), z)
         else:
             z_old = embed(network, problem.inputs, problem.old_rows, normalize=True).features
             score = labelled_share(z, z_old)
