@@ -167,8 +167,8 @@ def far_from_everything(x: Tensor, x_labelled: Tensor) -> Tensor:
     """(n,) noise among the rows of x: few samples that are far from all others.
 
     A sample is far if its distance to the `FAR_NEIGHBOR`-th nearest other is beyond the upper quartile of the
-    labelled samples' by `FAR` interquartile ranges. More than `MOST_NOISE` of them are no noise: then samples without a label
-    just differ from those with one.
+    labelled samples' by `FAR` interquartile ranges. More than `MOST_NOISE` of them are no noise: then samples
+    without a label just differ from those with one.
     """
     others = torch.cat([x_labelled, x])
     others = others[_some_rows(len(others))]
