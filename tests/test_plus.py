@@ -22,6 +22,9 @@ from cdknet.methods.heads import (
     consensus,
     distilled_loss,
     head_losses,
+    margin_of,
+    nearest_partners,
+    paired_loss,
     swapped_loss,
 )
 from cdknet.nets.network import embed
@@ -127,6 +130,7 @@ def test_plus_finds_the_classes():
         {"readout": "k-means"},
         {"readout": "heads"},
         {"head_targets": "sharpened"},
+        {"head_targets": "paired"},
         {"view_term": "contrast"},
         {"heads": 0},
         {"view_weight": 0.0},
@@ -318,6 +322,34 @@ def test_distilled_loss_is_lowest_for_sure_even_and_steady_answers():
     one_class = torch.tensor([[100.0, 0.0]]).repeat(8, 1)
     assert distilled_loss(none, one_class) > best
     assert distilled_loss(none, torch.zeros(8, 2)) > best
+
+
+def test_partners_are_the_other_views_of_the_nearest_samples():
+    z = torch.nn.functional.normalize(torch.randn(10, 3, generator=torch.Generator().manual_seed(0)))
+    for i, partner in enumerate(nearest_partners(z).tolist()):
+        mine = range(5) if i < 5 else range(5, 10)
+        nearest = max((j for j in mine if j != i), key=lambda j: float(z[i] @ z[j]))
+        assert partner == (nearest + 5) % 10
+
+
+def test_paired_loss_is_the_formula_as_written():
+    generator = torch.Generator().manual_seed(0)
+    old, new = (torch.randn(8, k, generator=generator) for k in (3, 2))
+    partners = torch.tensor([5, 4, 7, 6, 1, 0, 3, 2])
+    p = torch.cat([old, new], dim=1).softmax(dim=1)
+    by_hand = -torch.stack([(p[i] @ p[partners[i]]).log() for i in range(8)]).mean()
+    mean = p.mean(dim=0)
+    torch.testing.assert_close(paired_loss(old, new, partners), by_hand + (mean * mean.log()).sum())
+
+
+def test_a_negative_margin_lets_old_classes_wait_while_new_ones_are_unsure():
+    old, new, targets = torch.zeros(4, 2), torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])
+    loss = [
+        float(torch.nn.functional.cross_entropy(margin_of(old, new, targets, torch.tensor(u)), targets))
+        for u in (0.0, 0.2, 0.5)
+    ]
+    assert loss[0] == pytest.approx(np.log(5), abs=1e-6)
+    assert loss[0] > loss[1] > loss[2]
 
 
 def test_contrastive_loss_asks_for_the_other_view():

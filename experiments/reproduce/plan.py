@@ -37,6 +37,15 @@ METHODS: dict[str, dict[str, Any]] = {
         "readout": "heads",
         "expansion": "none",
     },
+    "orca": {
+        "method": "cd-knet+",
+        "view_term": "contrast",
+        "view_weight": 1.0,
+        "heads": 4,
+        "head_targets": "paired",
+        "readout": "heads",
+        "expansion": "none",
+    },
     "simclr": {
         "method": "cd-knet+",
         "view_term": "contrast",
@@ -67,6 +76,7 @@ TITLES = {
     "pairwise": "pairwise similarity",
     "uno": "balanced heads (UNO's idea)",
     "simgcd": "contrast and sharpened heads (SimGCD's idea)",
+    "orca": "contrast and paired heads (ORCA's idea)",
     "simclr": "contrast (SimCLR), then spectral",
     "cd-knet+": "CD-KNet+ (ours, not the paper's)",
     "cd-knet+-exp": "CD-KNet+-Exp (ours, not the paper's)",
@@ -76,6 +86,7 @@ SSCD = ("sscd", "sscd-last", "sscd-dynamic", "sscd-exp")
 KNETS = ("ucd-knet", "ucd-knet-exp", "cd-knet", "cd-knet-exp")
 RIVALS = ("dec", "dac", "pairwise")
 MODERN = ("uno", "simgcd", "simclr")  # later than the paper; same networks and augmented views as ours
+FOR_MIXED = ("orca",)  # rows of the tables on mixed data only
 OURS = ("cd-knet+", "cd-knet+-exp")
 IMAGES = ("mnist", "fashion-mnist", "cifar-100")
 DATASETS = (*IMAGES, "rf-50-sim", "wifi-csi-30")
@@ -133,7 +144,7 @@ class Cell(NamedTuple):
     @property
     def options(self) -> dict[str, Any]:
         """The options passed to the estimator, besides n_new_classes and the seed."""
-        own_budget = self.method in (*BASELINES, *MODERN, *OURS)
+        own_budget = self.method in (*BASELINES, *MODERN, *FOR_MIXED, *OURS)
         budget = {} if own_budget else budget_options(self.budget, self.dataset)
         return budget | METHODS[self.method] | dict(self.changes)
 

@@ -340,8 +340,9 @@ class PlusOptions(Options):
     head_targets: str = option(
         "balanced",
         "CD-KNet+: what a head learns from a view: its answer to another view, balanced over the classes "
-        "(UNO), or sharpened, with a reward for even use of the classes (SimGCD)",
-        choices=("balanced", "sharpened"),
+        "(UNO), or sharpened, with a reward for even use of the classes (SimGCD); paired: the same answer as "
+        "the nearest sample (ORCA)",
+        choices=("balanced", "sharpened", "paired"),
     )
     view_steps: int = option(
         200, "CD-KNet+: steps on views and old labels, before U and heads enter", least=0, counts=True

@@ -82,6 +82,40 @@ def distilled_loss(old_logits: Tensor, new_logits: Tensor) -> Tensor:
     return swapped + EVENNESS * (mean * mean.log()).sum()
 
 
+def paired_loss(old_logits: Tensor, new_logits: Tensor, partners: Tensor) -> Tensor:
+    """-log(p(x) · p(partner)), minus the entropy of the mean output (ORCA, Cao et al. 2022).
+
+    The partner of a view is the other view of the sample nearest to it (`nearest_partners`). The softmax is
+    over old and new classes together.
+    """
+    answers = torch.cat([old_logits, new_logits], dim=1).softmax(dim=1)
+    same = (answers * answers[partners]).sum(dim=1).clamp_min(1e-9)
+    mean = answers.mean(dim=0).clamp_min(1e-9)
+    return -same.log().mean() + (mean * mean.log()).sum()
+
+
+def nearest_partners(z: Tensor) -> Tensor:
+    """For each row of two views: the other view of the nearest *other* sample in the same view."""
+    n = len(z) // 2
+    with torch.no_grad():
+        views = z.view(2, n, -1)
+        near = (views @ views.transpose(1, 2)).diagonal_scatter(
+            torch.full((2, n), -torch.inf, device=z.device), dim1=1, dim2=2
+        )
+        first, second = near.argmax(dim=2)
+    return torch.cat([n + first, second])
+
+
+def margin_of(old_logits: Tensor, new_logits: Tensor, targets: Tensor, unsure: Tensor) -> Tensor:
+    """Logits of old samples, with the true class raised by `unsure` cosines: a negative margin (ORCA).
+
+    While new classes are unsure, old ones need not be learned to the end: both are learned at one pace.
+    """
+    logits = torch.cat([old_logits, new_logits], dim=1)
+    raised = torch.zeros_like(logits).scatter_(1, targets[:, None], 1.0)
+    return logits + unsure / TEMPERATURE * raised
+
+
 LOSSES = {"balanced": swapped_loss, "sharpened": distilled_loss}
 
 
@@ -95,11 +129,18 @@ def head_losses(
 ) -> Tensor:
     """(heads,) loss of each head: outputs for views of new samples, labels of old ones."""
     old_of_new, old_of_old = heads.old_logits(z_new), heads.old_logits(z_old)
-    losses = []
+    losses, paired = [], head_targets == "paired"
+    partners = nearest_partners(z_new) if paired else torch.empty(0)
     for of_new, of_old in zip(heads.new_logits(z_new), heads.new_logits(z_old), strict=True):
-        loss = LOSSES[head_targets](old_of_new, of_new)
+        if paired:
+            loss = paired_loss(old_of_new, of_new, partners)
+        else:
+            loss = LOSSES[head_targets](old_of_new, of_new)
         if label_weight > 0 and len(z_old):
             joint = torch.cat([old_of_old, of_old], dim=1)
+            if paired:
+                sure = torch.cat([old_of_new, of_new], dim=1).detach().softmax(dim=1).amax(dim=1)
+                joint = margin_of(old_of_old, of_old, targets, 1 - sure.mean())
             loss = loss + label_weight * nn.functional.cross_entropy(joint, targets)
         losses.append(loss)
     return torch.stack(losses)
