@@ -367,7 +367,7 @@ def test_heads_learn_and_agree_whatever_they_call_a_class():
     z = torch.nn.functional.normalize(centers.repeat(30, 1) + 0.1 * torch.randn(120, 8), dim=1)
     truth = torch.arange(4).repeat(30)
     new, old = z[truth < 2], z[truth >= 2]
-    heads = Heads(8, 2, 2, plain=3, over=1)
+    heads = Heads(8, 2, [2, 2, 2, 6], plain=3)
     optimizer = torch.optim.Adam(heads.parameters(), lr=0.05)
     for _ in range(60):
         losses = head_losses(heads, torch.cat([new, new]), old, truth[truth >= 2] - 2, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from cdknet.core.seeds import derive_seed, seeded
 from cdknet.core.spectral import neighbor_embedding
 from cdknet.inputs.kind import SampleKind
 from cdknet.methods.base import Discovery, Method, Situation, discovered
-from cdknet.methods.heads import TEMPERATURE, Heads, consensus, head_losses
+from cdknet.methods.heads import OVER, TEMPERATURE, Heads, consensus, head_losses
 from cdknet.nets.augment import view_function
 from cdknet.nets.network import Network, as_vectors, embed
 from cdknet.options import CDKNetPlusOptions
@@ -68,11 +69,54 @@ def discover(
     and new classes: their mass on the old ones is high for old samples, also for those without a label.
     After training, all samples are sorted by it (`sorted_pool`), and only the new ones are clustered.
     """
+    network, heads, progress, graph = learn(network, problem, options, context)
+    m_u = options.n_new_classes
+    mixture = None
+    if problem.n_spies:
+        sort = functools.partial(sorted_pool, network, heads, problem, m_u)
+        mixture = once(context.checkpoint, "sort", Mixture, sort)
+    rows = problem.new_rows if mixture is None else problem.unlabelled_rows[mixture.is_new]
+
+    def clusters() -> Clusters:
+        z = embed(network, problem.inputs, rows, normalize=True).features
+        settings = {"restarts": options.kmeans_restarts, "seed": context.seed}
+        how, own = options.readout, context.clusterer
+        if how == "heads" and own is None and progress.grouped:
+            labels = consensus(heads, z, m_u, **settings)
+            return Clusters(labels, class_means(z, labels, m_u), votes=False)
+        looks = how == "agreed" and own is None
+        samples = as_vectors(network, problem.inputs, rows) if looks else None
+        how = "k-means" if how == "heads" else how  # there was no time to train the heads
+        return cluster_features(z, m_u, how, own, samples, **settings)
+
+    found = once(context.checkpoint, "cluster", Clusters, clusters)
+    U_rows = None if progress.U is None else graph
+    return discovered(network, found, mixture=mixture, U=progress.U, U_rows=U_rows, sigma=SIGMA)
+
+
+class Learned(NamedTuple):
+    """What the training gives, before anything is clustered."""
+
+    network: Network
+    heads: Heads
+    progress: Progress
+    graph: Tensor  # rows of X that U is about
+
+
+def learn(
+    network: Network,
+    problem: Problem,
+    options: CDKNetPlusOptions,
+    context: FitContext,
+    sizes: Sequence[int] | None = None,
+) -> Learned:
+    """The training of `discover`. `sizes` are those of the heads; None: by the number of new classes."""
     network = copy.deepcopy(network)
     m_u, nu = options.n_new_classes, options.spectral_weight
     with seeded(derive_seed(context.seed, "heads")):
         width, over = network.penultimate.out_features, options.heads // 2
-        heads = Heads(width, problem.n_old_classes, m_u, plain=options.heads, over=over).to(network.device)
+        sizes = [m_u] * options.heads + [OVER * m_u] * over if sizes is None else sizes
+        heads = Heads(width, problem.n_old_classes, sizes, plain=options.heads).to(network.device)
     peak, weights = PEAK * options.discover_learning_rate, [*network.trainable(), *heads.parameters()]
     optimizer = torch.optim.AdamW(weights, lr=peak, weight_decay=WEIGHT_DECAY, maximize=True)
     loop = Loop("discover", context, optimizer, network=network, heads=heads)
@@ -124,27 +168,7 @@ def discover(
     if not loop.done:
         know_old_classes(network, heads, problem)
     loop.finish()
-    mixture = None
-    if problem.n_spies:
-        sort = functools.partial(sorted_pool, network, heads, problem, m_u)
-        mixture = once(context.checkpoint, "sort", Mixture, sort)
-    rows = problem.new_rows if mixture is None else problem.unlabelled_rows[mixture.is_new]
-
-    def clusters() -> Clusters:
-        z = embed(network, problem.inputs, rows, normalize=True).features
-        settings = {"restarts": options.kmeans_restarts, "seed": context.seed}
-        how, own = options.readout, context.clusterer
-        if how == "heads" and own is None and progress.grouped:
-            labels = consensus(heads, z, m_u, **settings)
-            return Clusters(labels, class_means(z, labels, m_u), votes=False)
-        looks = how == "agreed" and own is None
-        samples = as_vectors(network, problem.inputs, rows) if looks else None
-        how = "k-means" if how == "heads" else how  # there was no time to train the heads
-        return cluster_features(z, m_u, how, own, samples, **settings)
-
-    found = once(context.checkpoint, "cluster", Clusters, clusters)
-    U_rows = None if progress.U is None else graph
-    return discovered(network, found, mixture=mixture, U=progress.U, U_rows=U_rows, sigma=SIGMA)
+    return Learned(network, heads, progress, graph)
 
 
 def view_and_label_terms(

@@ -9,6 +9,8 @@ mistakes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -24,10 +26,9 @@ OVER = 3  # an over-clustering head has this many times the classes
 class Heads(nn.Module):
     """Directions on the unit sphere: one for each old class, and for each class of each head."""
 
-    def __init__(self, width: int, n_old: int, n_new: int, *, plain: int = 4, over: int = 2) -> None:
+    def __init__(self, width: int, n_old: int, sizes: Sequence[int], *, plain: int = 4) -> None:
         super().__init__()
         self.old = nn.Parameter(unit_length(torch.randn(n_old, width)))
-        sizes = [n_new] * plain + [OVER * n_new] * over
         self.new = nn.ParameterList([nn.Parameter(unit_length(torch.randn(k, width))) for k in sizes])
         self.plain = plain
 
