@@ -13,9 +13,12 @@ from sklearn.datasets import load_digits
 from cdknet import ClassDiscovery
 from cdknet.core.metrics import mixed_report, named_right, right_under_match
 from cdknet.core.mixture import (
+    FEWEST_SPIES,
     Mixture,
+    combined,
     far_from_everything,
     fit_old_map,
+    forest_share,
     labelled_share,
     share_of_old,
     share_of_spies,
@@ -110,6 +113,58 @@ def test_scores_are_of_a_sample_and_its_neighbours():
     torch.testing.assert_close(smoothed(score, z, 3), torch.tensor([2 / 3] * 3 + [0.1] * 3))
     share = labelled_share(z, torch.tensor([[0.05], [0.15]]), neighbors=5)
     torch.testing.assert_close(share, torch.tensor([0.4] * 3 + [0.2] * 3))
+
+
+def auroc(score, is_old):
+    from sklearn.metrics import roc_auc_score
+
+    return roc_auc_score(is_old, score)
+
+
+def test_a_forest_sees_in_the_samples_what_features_have_lost():
+    """One column of ten tells old from new; the features of a sample are all the same."""
+    draw = torch.Generator().manual_seed(0)
+    is_old = torch.arange(600) < 300
+    x = torch.randn(600, 10, generator=draw)
+    x[:, 3] += 4.0 * is_old
+    labelled = torch.randn(300, 10, generator=draw)
+    labelled[:, 3] += 4.0
+    share = forest_share(x, labelled)
+    assert share.shape == (600,)
+    assert auroc(share.numpy(), is_old.numpy()) > 0.95
+
+
+def test_a_forest_judges_long_samples_and_those_it_was_not_grown_on(monkeypatch):
+    monkeypatch.setattr("cdknet.core.mixture.MOST_SEARCHED", 200)
+    draw = torch.Generator().manual_seed(0)
+    is_old = torch.arange(400) < 200
+    x = torch.randn(400, 250, generator=draw) + 2.0 * is_old[:, None]
+    share = forest_share(x, torch.randn(200, 250, generator=draw) + 2.0)
+    assert auroc(share.numpy(), is_old.numpy()) > 0.95
+
+
+def pool_of_scores(seed, *, n=2000, n_spies=200):
+    """Which samples of a pool are old (all its spies are), and a way to draw scores about it."""
+    draw = np.random.default_rng(seed)
+    is_old = np.append(draw.random(n) < 0.5, np.ones(n_spies, dtype=bool))
+    return is_old, lambda gap: torch.from_numpy(expit(draw.normal(gap * (is_old - 0.5), 1.0)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scores_are_weighed_by_what_they_tell(seed):
+    """Two independent scores are better than one, and noise does no harm; neither needs the truth."""
+    is_old, drawn = pool_of_scores(seed)
+    first, second, noise = drawn(2.0), drawn(2.0), drawn(0.0)
+    alone = auroc(first, is_old)
+    assert auroc(combined([first, second], 200), is_old) > alone + 0.03
+    assert abs(auroc(combined([first, noise], 200), is_old) - alone) < 0.01
+    assert auroc(combined([noise, first], 200), is_old) > alone - 0.01
+
+
+def test_scores_cannot_be_weighed_by_few_spies():
+    _, drawn = pool_of_scores(0, n=50, n_spies=FEWEST_SPIES - 1)
+    first = drawn(2.0)
+    assert combined([first, drawn(2.0)], FEWEST_SPIES - 1) is first
 
 
 # Spies.

@@ -13,6 +13,7 @@ so U(t) / S(t) is at least π at every t, and near π where hardly any new sampl
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,9 @@ EDGE = 1e-3  # scores stay this far from 0 and 1, where the logit is infinite
 STEEP = 1e-4  # penalty of steep maps, for scores that separate old from new without an error
 FAR_NEIGHBOR, FAR, MOST_NOISE = 5, 15.0, 0.05  # see `far_from_everything`
 LEAST_OF_A_CLASS = 2  # samples per new class that are taken to be new in any case
+TREES, LEAF = 300, 3  # of the forest; a sample is judged by about a third of them: see `forest_share`
+AXES, MANY_COLUMNS = 50, 200  # principal axes on which the forest looks at samples of more columns than these
+PARTS, FEWEST_SPIES = 5, 10  # see `combined`
 
 
 class Share(NamedTuple):
@@ -95,6 +99,57 @@ def labelled_share(z: Tensor, z_labelled: Tensor, neighbors: int = VOTERS) -> Te
     others, labelled = torch.cat([z_labelled, z])[some], some < len(z_labelled)
     _, rows = nearest_neighbors(z, min(neighbors, len(others)), among=others)  # most find themselves, too
     return labelled[rows].float().mean(dim=1)
+
+
+def forest_share(x: Tensor, x_labelled: Tensor) -> Tensor:
+    """(n,) how likely a forest takes each row of x for a labelled one: a score of plain samples.
+
+    Features learned from labels may no longer see what sets a new class apart from an old one; the samples
+    still show it. A row is judged by the trees that were not grown on it.
+    """
+    from sklearn.decomposition import PCA
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    everything = torch.cat([x, x_labelled]).numpy()
+    some = _some_rows(len(everything)).numpy()
+    if everything.shape[1] > MANY_COLUMNS:
+        axes = PCA(min(AXES, len(some)), svd_solver="randomized", random_state=0).fit(everything[some])
+        everything = axes.transform(everything)
+    forest = ExtraTreesClassifier(
+        TREES, min_samples_leaf=LEAF, bootstrap=True, oob_score=True, random_state=0
+    ).fit(everything[some], some >= len(x))
+    share = np.empty(len(everything))
+    others = np.setdiff1d(np.arange(len(x)), some)
+    if len(others):
+        share[others] = forest.predict_proba(everything[others])[:, 1]
+    share[some] = forest.oob_decision_function_[:, 1]
+    return torch.from_numpy(share[: len(x)])
+
+
+def combined(scores: Sequence[Tensor], n_spies: int) -> Tensor:
+    """(n' + spies,) the scores as one, weighed by what separates spies from unlabelled samples.
+
+    If a score has AUROC a for old against new, it has (1 - π) a + π / 2 for spies against unlabelled samples:
+    what is best for one is best for the other, and the latter needs no truth. The weights are those of a
+    logistic regression, fitted without the samples that it is applied to. Where spies are too few to weigh
+    the scores, the first one is taken alone. See `benchmarks/mixed_scores.py`.
+    """
+    if n_spies < FEWEST_SPIES or len(scores) == 1:
+        return scores[0]
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold
+
+    x = np.stack([_logit(score.double().numpy()) for score in scores], axis=1)
+    x = (x - x.mean(axis=0)) / np.maximum(x.std(axis=0), 1e-9)
+    n = len(x) - n_spies
+    is_spy = np.repeat([False, True], [n, n_spies])
+    weight = np.repeat([2 * n_spies / n, 2.0], [n, n_spies])
+    out = np.empty(len(x))
+    parts = StratifiedKFold(PARTS, shuffle=True, random_state=0)
+    for seen, unseen in parts.split(x, is_spy):
+        fitted = LogisticRegression().fit(x[seen], is_spy[seen], sample_weight=weight[seen])
+        out[unseen] = fitted.decision_function(x[unseen])
+    return torch.from_numpy(expit(out))
 
 
 def share_of_old(spies: Floats, unlabelled: Floats) -> Share:

@@ -15,7 +15,9 @@ from cdknet.core.classifiers import MOST_VOTERS, Centers, Classifier, Neighbors,
 from cdknet.core.confidence import raw_of_mixture
 from cdknet.core.mixture import (
     Mixture,
+    combined,
     far_from_everything,
+    forest_share,
     labelled_share,
     share_of_spies,
     sort_pool,
@@ -30,7 +32,7 @@ from cdknet.methods.sscd import is_novel, novelty_threshold
 from cdknet.nets.architectures import build_network
 from cdknet.nets.growth import check_growable
 from cdknet.nets.model import Blueprint, Model
-from cdknet.nets.network import Network, Projection, embed
+from cdknet.nets.network import Network, Projection, embed, flat_inputs
 from cdknet.options import PretrainedOptions
 from cdknet.training.context import FitContext
 from cdknet.training.loop import once
@@ -107,12 +109,9 @@ def noise_in(problem: Problem, network: Network) -> Tensor:
     axes = torch.randn(length, PROJECTED, generator=draw) / math.sqrt(PROJECTED)
 
     def seen(rows: Tensor) -> Tensor:
-        parts = []
-        for part in rows.split(CHUNK):
-            with torch.no_grad():
-                x = network.intake(problem.inputs.take(part, network.device)).flatten(1).cpu()
-            parts.append(x @ axes if length > 2 * PROJECTED else x)
-        return torch.cat(parts)
+        if length <= 2 * PROJECTED:
+            return flat_inputs(network, problem.inputs, rows)
+        return torch.cat([flat_inputs(network, problem.inputs, part) @ axes for part in rows.split(CHUNK)])
 
     return far_from_everything(seen(problem.new_rows), seen(problem.old_rows))
 
@@ -178,14 +177,15 @@ def check_growth(plan: FitPlan, context: FitContext) -> None:
 def _stage_1_mixture(
     pretraining: Pretraining, problem: Problem, plan: FitPlan, context: FitContext
 ) -> Mixture:
-    """Old and new among the unlabelled samples, by their neighbours in the features of stage 1."""
+    """Old and new among the unlabelled samples, by neighbours in the features of stage 1 and by a forest."""
     network, normalize = pretraining.network, plan.on_sphere
     z = embed(network, problem.inputs, problem.new_rows, normalize=normalize).features
     z_old = embed(network, problem.inputs, problem.old_rows, normalize=normalize).features
     best_old = Neighbors(z_old, problem.old_targets, problem.n_old_classes, DEFAULT_NEIGHBORS).logits(z)
-    return sort_pool(
-        labelled_share(z, z_old), best_old.argmax(dim=1), problem.n_spies, int(plan.options.n_new_classes)
-    )
+    rows = (problem.new_rows, problem.old_rows)
+    seen = forest_share(*(flat_inputs(network, problem.inputs, part) for part in rows))
+    score = combined([labelled_share(z, z_old), seen], problem.n_spies)
+    return sort_pool(score, best_old.argmax(dim=1), problem.n_spies, int(plan.options.n_new_classes))
 
 
 def _softmax_mixture(

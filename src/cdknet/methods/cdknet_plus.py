@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from cdknet.core.classifiers import class_means
 from cdknet.core.clustering import Clusters, cluster_features
 from cdknet.core.hsic import Factor, gaussian_kernel, hsic, identity_dependence, unit_length
-from cdknet.core.mixture import Mixture, labelled_share, smoothed, sort_pool
+from cdknet.core.mixture import Mixture, combined, forest_share, labelled_share, smoothed, sort_pool
 from cdknet.core.seeds import derive_seed, seeded
 from cdknet.core.spectral import neighbor_embedding
 from cdknet.inputs.kind import SampleKind
 from cdknet.methods.base import Discovery, Method, Situation, discovered
 from cdknet.methods.heads import OVER, TEMPERATURE, Heads, consensus, head_losses
 from cdknet.nets.augment import view_function
-from cdknet.nets.network import Network, as_vectors, embed
+from cdknet.nets.network import Network, as_vectors, embed, flat_inputs
 from cdknet.options import CDKNetPlusOptions
 from cdknet.training.context import FitContext
 from cdknet.training.loop import Loop, Term, ascend, once, set_rates
@@ -201,18 +201,20 @@ def view_and_label_terms(
 def sorted_pool(network: Network, heads: Heads, problem: Problem, n_new: int) -> Mixture:
     """Old and new among the unlabelled samples of a pool with spies.
 
-    By the heads' mean mass on old classes; without heads, by the share of labelled samples among neighbours.
+    Two scores are combined: the heads' mean mass on old classes (without heads, the share of labelled samples
+    among neighbours), and what a forest sees in the samples themselves.
     """
-    z = embed(network, problem.inputs, problem.new_rows, normalize=True).features
+    pool, old = problem.new_rows, problem.old_rows
+    z = embed(network, problem.inputs, pool, normalize=True).features
     with torch.inference_mode():
         on_device = z.to(heads.old.device)
         best_old = heads.old_logits(on_device).argmax(dim=1).cpu()
         if len(heads.new):
-            score = smoothed(heads.old_mass(on_device).cpu(), z)
+            learned = smoothed(heads.old_mass(on_device).cpu(), z)
         else:
-            z_old = embed(network, problem.inputs, problem.old_rows, normalize=True).features
-            score = labelled_share(z, z_old)
-    return sort_pool(score, best_old, problem.n_spies, n_new)
+            learned = labelled_share(z, embed(network, problem.inputs, old, normalize=True).features)
+    seen = forest_share(flat_inputs(network, problem.inputs, pool), flat_inputs(network, problem.inputs, old))
+    return sort_pool(combined([learned, seen], problem.n_spies), best_old, problem.n_spies, n_new)
 
 
 class Schedule(NamedTuple):

@@ -201,6 +201,11 @@ def as_vectors(network: Network, inputs: Inputs, rows: Tensor) -> Tensor | None:
     """The standardised inputs of the network if samples are vectors; else None: pixels are not features."""
     if kind_of(inputs.sample_shape) is not SampleKind.VECTOR:
         return None
+    return flat_inputs(network, inputs, rows)
+
+
+def flat_inputs(network: Network, inputs: Inputs, rows: Tensor) -> Tensor:
+    """(n, d) samples as the network sees them, each as one row of numbers."""
     with torch.no_grad():
         parts = [
             network.intake(inputs.take(part, network.device)).flatten(1).cpu() for part in rows.split(CHUNK)
