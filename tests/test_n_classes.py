@@ -1,0 +1,130 @@
+"""Counting new classes: the merge tree, and where old classes ask for it to be cut."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.cluster.hierarchy import is_valid_linkage
+from sklearn.metrics import adjusted_rand_score
+
+from cdknet.core.merging import MergeTree, merge_tree
+from cdknet.trust.n_classes import LEVELS, Curve, Sighting, curve_of, read_off, summed_up
+
+
+def blobs(n_classes, per=120, gap=12.0, seed=0):
+    draw = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(n_classes), per)
+    centers = gap * np.eye(max(n_classes, 4))[:n_classes]
+    return torch.from_numpy(
+        (centers[truth] + draw.normal(size=(len(truth), max(n_classes, 4)))).astype("f4")
+    ), truth
+
+
+# The tree.
+
+
+def test_the_tree_has_clusters_of_every_number_and_levels_that_never_rise():
+    z, _ = blobs(4)
+    tree = merge_tree(z)
+    m = int(tree.micro.max()) + 1
+    assert tree.pairs.shape == (m - 1, 2)
+    assert (np.diff(tree.levels) <= 0).all()
+    assert len(np.unique(tree.labels_at(np.inf))) == m
+    assert len(np.unique(tree.labels_at(0.0))) == 1
+    assert sorted(tree.pairs.ravel()) == list(range(2 * m - 2))  # every cluster but the last merges once
+    assert is_valid_linkage(tree.linkage())
+    assert tree.linkage()[-1, 3] == m
+
+
+@pytest.mark.parametrize("n_classes", [2, 5, 9])
+def test_blobs_are_found_at_any_level_below_that_of_their_halves(n_classes):
+    z, truth = blobs(n_classes)
+    labels = merge_tree(z).labels_at(0.05)
+    assert adjusted_rand_score(truth, labels) == 1.0
+
+
+@given(st.integers(0, 30), st.floats(0, 1))
+def test_a_lower_level_only_merges(seed, level):
+    """The clusters at a lower level are unions of those at a higher one."""
+    draw = np.random.default_rng(seed)
+    m = 6
+    alive, pairs = list(range(m)), []
+    for step in range(m - 1):
+        a, b = sorted(draw.choice(alive, 2, replace=False).tolist())
+        pairs.append((a, b))
+        alive = [c for c in alive if c not in (a, b)] + [m + step]
+    tree = MergeTree(np.arange(m), np.array(pairs), np.sort(draw.random(m - 1))[::-1])
+    fine, coarse = tree.labels_at(level), tree.labels_at(level / 2)
+    assert all(len(np.unique(coarse[fine == c])) == 1 for c in np.unique(fine))
+    assert len(np.unique(fine)) == m - (tree.levels >= level).sum()
+
+
+def test_samples_beyond_those_of_the_tree_join_the_nearest_micro_cluster(monkeypatch):
+    monkeypatch.setattr("cdknet.core.merging.MOST_MERGED", 200)
+    z, truth = blobs(3)
+    tree = merge_tree(z)
+    assert len(tree.micro) == len(z)
+    assert adjusted_rand_score(truth, tree.labels_at(0.05)) == 1.0
+
+
+# Where to cut it.
+
+
+def sighting(n_old=4, n_new=3, n_hidden=2, seed=0):
+    """Blobs. Half of the old samples have a label; classes 0 ... n_hidden - 1 are hidden in plain sight."""
+    z, truth = blobs(n_old + n_new, seed=seed)
+    is_old = truth < n_old
+    labelled = is_old & (np.random.default_rng(seed).random(len(truth)) < 0.5)
+    in_plain_sight = truth < n_hidden
+    return Sighting(
+        merge_tree(z),
+        unlabelled=~labelled,
+        p_new=np.where(labelled & ~in_plain_sight, 0.0, np.where(is_old & ~in_plain_sight, 0.02, 0.98)),
+        hidden=np.where(labelled & in_plain_sight, truth, -1),
+        visible=int((labelled & ~in_plain_sight).sum()),
+    )
+
+
+@pytest.mark.parametrize(("n_old", "n_new"), [(4, 3), (6, 1), (5, 8), (4, 0)])
+def test_the_count_leaves_out_old_classes_whether_they_are_visible_or_hidden(n_old, n_new):
+    curve = curve_of(sighting(n_old, n_new))
+    assert curve.agreement.max() == 1.0
+    assert read_off([curve]).value == n_new
+
+
+def curve(agreement, numbers):
+    return Curve(torch.tensor(agreement, dtype=torch.float64), torch.tensor(numbers))
+
+
+def flat(number):
+    """A curve that agrees with old classes between two levels, and counts `number` there."""
+    n = len(LEVELS)
+    middle = slice(n // 3, 2 * n // 3)
+    agreement, numbers = np.full(n, 0.2), np.arange(n)
+    agreement[middle], numbers[middle] = 1.0, number
+    return curve(agreement.tolist(), numbers.tolist())
+
+
+def test_the_number_is_read_where_old_classes_are_found_best():
+    found = read_off([flat(5), flat(5)])
+    assert (found.value, found.low, found.high) == (5, 5, 5)
+    both = read_off([flat(4), flat(6)])
+    assert (both.value, both.low, both.high) == (5, 4, 6)
+
+
+def test_what_is_uncertain_is_called_uncertain():
+    assert not summed_up([flat(5), flat(5)], [[0], [1]], 10).report["uncertain"]
+    apart = summed_up([flat(4), flat(8)], [[0], [1]], 10)
+    assert apart.report["uncertain"]
+    assert "different numbers" in apart.report["reason"]
+    few = summed_up([flat(5), flat(5)], [[0], [1]], 5)
+    assert few.report["uncertain"]
+    assert "only 5 old classes" in few.report["reason"]
+
+
+def test_without_hidden_classes_the_usual_levels_give_an_interval_and_a_warning():
+    numbers = np.arange(len(LEVELS)) // 6
+    found = summed_up([curve([0.0] * len(LEVELS), numbers.tolist())], [[]], 2)
+    assert found.low < found.value < found.high
+    assert "guess" in found.report["reason"]
