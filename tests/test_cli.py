@@ -184,7 +184,7 @@ def test_other_photos_are_made_what_those_of_the_run_were(colour, tmp_path, caps
     ("arguments", "message"),
     [
         (["discover", "nothing.npz", "--out", "r", "--new-classes", "2"], "no such file"),
-        (["discover", "{npz}", "--out", "r"], "--new-classes must say"),
+        (["tune", "{npz}", "--out", "r.json"], "--new-classes must say"),
         (["discover", "{npz}", "--out", "r", "--new-classes", "0"], "n_new_classes must be at least 1"),
         (["discover", "{npz}", "--out", "{npz}", "--new-classes", "2"], "must not exist yet"),
         (["discover", "{npz}", "--out", "r", "--new-classes", "2", "--resume"], "unfinished run to resume"),

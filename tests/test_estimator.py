@@ -466,7 +466,7 @@ def test_watchers_see_every_epoch():
         ({"X": X[:4], "y": np.array([0, 1, -1, -1])}, "more samples than classes"),
         ({"y": np.where(np.arange(240) < 1, -1, np.abs(Y))}, "at most the number of unlabelled"),
         ({"n_new_classes": 0}, "n_new_classes must be at least 1. Got 0"),
-        ({"n_new_classes": None}, "n_new_classes must be set"),
+        ({"n_new_classes": None, "clusterer": lambda X, k, seed: None}, "must be set with a clusterer"),
         ({"y": Y[:5]}, r"one label per sample \(240\). Got 5"),
         ({"X": X[:0], "y": Y[:0]}, "must not be empty"),
         ({"X": X.astype(object) + 1j}, "must hold numbers|real|complex"),

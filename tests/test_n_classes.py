@@ -8,8 +8,14 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import is_valid_linkage
 from sklearn.metrics import adjusted_rand_score
 
+from cdknet import ClassDiscovery
+from cdknet.cli import main
 from cdknet.core.merging import MergeTree, merge_tree
+from cdknet.runs.figures import draw_counts
+from cdknet.runs.summary import count_sentence
 from cdknet.trust.n_classes import LEVELS, Curve, Sighting, curve_of, read_off, summed_up
+
+from contracts import blob_problem
 
 
 def blobs(n_classes, per=120, gap=12.0, seed=0):
@@ -128,3 +134,89 @@ def test_without_hidden_classes_the_usual_levels_give_an_interval_and_a_warning(
     found = summed_up([curve([0.0] * len(LEVELS), numbers.tolist())], [[]], 2)
     assert found.low < found.value < found.high
     assert "guess" in found.report["reason"]
+
+
+# A whole fit without a number.
+
+SHORT = {"view_steps": 40, "head_steps": 60, "expand_steps": 30, "expand_epochs": 1, "calibrate": False}
+
+
+def mixed(n_old=6, n_new=3):
+    """Blobs, half of the old samples without a label."""
+    X, _, truth = blob_problem(n=540, n_old=n_old, n_new=n_new, d=10, seed=1)
+    hidden = (truth >= n_old) | (np.random.default_rng(0).random(len(truth)) < 0.5)
+    return X, np.where(hidden, -1, truth)
+
+
+@pytest.fixture(scope="module")
+def counted():
+    return ClassDiscovery(random_state=0, **SHORT).fit(*mixed())
+
+
+def test_a_fit_needs_no_number_of_new_classes(counted, tmp_path):
+    low, high = counted.n_new_classes_interval_
+    assert low <= counted.n_new_classes_ <= high
+    assert low <= 3 <= high
+    assert len(counted.classes_) == 6 + counted.n_new_classes_
+    assert counted.spent_["count"] > 0
+    counted.save(tmp_path / "run")
+    loaded = ClassDiscovery.load(tmp_path / "run")
+    assert loaded.n_new_classes is None
+    assert loaded.n_new_classes_ == counted.n_new_classes_
+    assert loaded.n_classes_report_ == counted.n_classes_report_
+    np.testing.assert_array_equal(loaded.predict(mixed()[0]), counted.predict(mixed()[0]))
+
+
+def test_the_report_names_the_hidden_classes_and_draws_the_curve(counted):
+    report = counted.n_classes_report_
+    assert sorted(name for names in report["hidden"] for name in names) == [str(c) for c in range(6)]
+    assert draw_counts(report)[:4] == b"\x89PNG"
+    assert "new classes" in count_sentence({"n_classes": report})
+
+
+def test_a_given_number_is_not_questioned():
+    X, y = mixed()
+    model = ClassDiscovery(n_new_classes=2, random_state=0, **SHORT).fit(X, y)
+    assert model.n_new_classes_ == 2
+    assert model.n_new_classes_interval_ is None
+    assert count_sentence({"n_classes": model.n_classes_report_}) == ""
+
+
+def test_a_killed_count_is_resumed_to_the_same_bits(counted, tmp_path):
+    def stop(row):
+        raise KeyboardInterrupt
+
+    settings = {"random_state": 0, **SHORT, "checkpoint_dir": tmp_path / "job"}
+    with pytest.raises(KeyboardInterrupt):
+        ClassDiscovery(**settings, watchers=[stop]).fit(*mixed())
+    assert (tmp_path / "job" / "count-1.safetensors").exists()
+    again = ClassDiscovery(**settings).fit(*mixed())
+    assert again.n_classes_report_ == counted.n_classes_report_
+    np.testing.assert_array_equal(again.labels_, counted.labels_)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "5 new classes found (between 4 and 6)"),
+        ({"interval": [5, 5]}, "5 new classes found (exactly 5)"),
+        ({"uncertain": True}, "between 4 and 6 new classes, perhaps 5"),
+        ({"found": 0, "interval": [0, 1]}, "no new class found (between 0 and 1)"),
+    ],
+)
+def test_a_sentence_says_no_more_than_is_known(changes, said):
+    count = {"found": 5, "interval": [4, 6], "uncertain": False, "reason": "Because.", **changes}
+    sentence = count_sentence({"n_classes": count})
+    assert sentence.startswith(said)
+    assert sentence.endswith("Because.")
+
+
+def test_how_many_answers_that_alone(tmp_path, capsys):
+    X, y = mixed()
+    np.savez(tmp_path / "data.npz", X=X, y=y)
+    picture = tmp_path / "counts.png"
+    short = ["--view-steps", "20", "--head-steps", "20"]
+    assert main(["how-many", str(tmp_path / "data.npz"), "--picture", str(picture), *short]) == 0
+    said = capsys.readouterr().out
+    assert "new classes" in said
+    assert picture.read_bytes()[:4] == b"\x89PNG"

@@ -68,7 +68,9 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMi
     classes_ : old classes, then the new ones under names that no old class has
     labels_ : one label per sample of X: the given one, the old class it was recognised as, or the new class
         discovered for it; -1 ("noise" where classes have names) if it was set aside as noise
-    n_new_classes_ : int
+    n_new_classes_ : int, as given or found (1, if no new class was found: then it has what looks least old)
+    n_new_classes_interval_, n_classes_report_ : if it was found, between what it lies, and a dict: the level
+        it was read at, why, and what the folds of hidden old classes said; else None
     novelty_ : for each sample of X, the probability that it is not of an old class; 0 for given labels
     old_share_, old_share_interval_ : the share of old classes among the unlabelled samples, and its 90 %
         interval; None with unlabelled="new"
@@ -116,7 +118,7 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMi
         columns = getattr(self, "feature_names_in_", None) if columns is None else columns
         X = check_X(X)
         labels = encode_labels(y, len(X))
-        n_new = params["n_new_classes"]
+        n_new = params["n_new_classes"] or 1
         check_problem(labels, n_new)
         refuse_copies(X)
         doubts = data_warnings(X, labels, columns, n_new, mixed=params["unlabelled"] == "mixed")
@@ -174,6 +176,8 @@ class Discoverer(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMi
         self._unlike: Unlike | None = None  # learned when it is first asked for
         self.model_, self.blueprint_ = result.model, result.blueprint
         self.classes_, self.n_new_classes_ = result.classes, result.n_new_classes
+        self.n_classes_report_ = result.n_classes
+        self.n_new_classes_interval_ = None if result.n_classes is None else result.n_classes["interval"]
         self.labels_, self.given_, self.confidence_ = result.names, result.given, result.confidence
         self.novelty_, self.noise_ = result.novelty, result.labels == NOISE
         mixture = result.mixture or {"share": None, "interval": None}

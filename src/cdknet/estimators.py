@@ -37,8 +37,9 @@ class ClassDiscovery(Discoverer):
 
     Parameters
     ----------
-    n_new_classes : int
-        How many new classes to look for.
+    n_new_classes : int, optional
+        How many new classes to look for. If not set, the number is found, with an interval: this takes about
+        as long as the fit itself.
     unlabelled : "mixed" or "new"
         What the unlabelled samples are. "mixed": of old classes, of new ones, and noise; a fit sorts them.
         "new": all are of new classes, as in the paper.

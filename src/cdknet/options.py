@@ -183,7 +183,9 @@ class PretrainOptions(Options):
 class DiscoverOptions(Options):
     heading: ClassVar[str] = STAGE_2
 
-    n_new_classes: int = option(None, "how many new classes to look for", least=1)
+    n_new_classes: int = option(
+        None, "how many new classes to look for; if not set, that is found on hidden old classes", least=1
+    )
     unlabelled: str = option(
         "mixed",
         "what the unlabelled samples are: mixed (of old classes, of new ones, and noise), or new (all are of "

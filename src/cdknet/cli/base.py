@@ -185,6 +185,18 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     return (samples if labels is None else sources.attach_labels(samples, labels)), None
 
 
+def open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
+    """The same for commands that need labels of old classes."""
+    samples, truth = open_data(data, reading)
+    if samples.y is None:
+        raise ValueError(
+            f"{samples.source}: discovery needs labels of the old classes. Got none. Name a table's column "
+            "with --label-column, put images into one sub-folder per class and one named unlabelled/, or "
+            "give --labels FILE, a CSV of id and label."
+        )
+    return samples, truth
+
+
 def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
     """Read a user's file in the same way as the data of the run: images in the same size, columns in the same
     order and without those that were dropped, gaps filled with the same numbers.

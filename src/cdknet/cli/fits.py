@@ -29,7 +29,7 @@ from cdknet.cli.base import (
     bar_of,
     check_new_file,
     console,
-    open_data,
+    open_labelled,
     open_like,
     print_json,
     reads_data,
@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from cdknet.fit.result import FitResult
 
 NewClasses = Annotated[
-    int | None, typer.Option(help="How many new classes to look for. Known for sets by name.")
+    int | None,
+    typer.Option(help="How many new classes to look for. Found if not given; known for sets by name."),
 ]
 
 
@@ -139,7 +140,7 @@ def discover(
     if resume and not unfinished.exists():
         raise FileNotFoundError(f"There must be an unfinished run to resume at {unfinished}. Got none.")
 
-    samples, truth = _open_labelled(data, reading)
+    samples, truth = open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
     from cdknet.cli.progress import Bars, CtrlC
     from cdknet.estimators import ClassDiscovery
@@ -201,8 +202,13 @@ def tune(
     Give discover what it chose, as flags; or let discover do both: --tune old-classes.
     """
     check_new_file(out, force)
-    samples, truth = _open_labelled(data, reading)
+    samples, truth = open_labelled(data, reading)
     new_classes = _how_many(new_classes, truth)
+    if new_classes is None:
+        raise ValueError(
+            "--new-classes must say how many new classes to look for. Got nothing. To find out: cdknet "
+            "how-many."
+        )
     from cdknet.cli.progress import Bars, CtrlC
     from cdknet.estimators import ClassDiscovery
     from cdknet.fit.plan import device_of
@@ -349,17 +355,6 @@ def show(run: RunFolder, as_json: Json = False) -> None:
     show_run(run, as_json)
 
 
-def _open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
-    samples, truth = open_data(data, reading)
-    if samples.y is None:
-        raise ValueError(
-            f"{samples.source}: discovery needs labels of the old classes. Got none. Name a table's column "
-            "with --label-column, put images into one sub-folder per class and one named unlabelled/, or "
-            "give --labels FILE, a CSV of id and label."
-        )
-    return samples, truth
-
-
 @contextmanager
 def noted_doubts(*, quiet: bool) -> Iterator[list[str]]:
     """Show and collect the warnings about its data that a fit in this block gives."""
@@ -399,13 +394,9 @@ def _doubts_about(result: FitResult) -> list[str]:
     ]
 
 
-def _how_many(asked: int | None, truth: HiddenTruth | None) -> int:
-    """The number of new classes: as asked for, or as known for a public data set."""
-    if asked is not None:
-        return asked
-    if truth is None:
-        raise ValueError("--new-classes must say how many new classes to look for. Got nothing.")
-    return len(truth.new_classes)
+def _how_many(asked: int | None, truth: HiddenTruth | None) -> int | None:
+    """The number of new classes: as asked for, or as known for a public data set; None: to be found."""
+    return len(truth.new_classes) if asked is None and truth is not None else asked
 
 
 def _remove_unfinished(folder: Path) -> None:

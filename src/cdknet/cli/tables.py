@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from cdknet.runs.summary import confidence_sentence, given_sentence, mixture_sentence
+from cdknet.runs.summary import confidence_sentence, count_sentence, given_sentence, mixture_sentence
 
 if TYPE_CHECKING:
     from cdknet.cli.demo import Comparison
@@ -157,6 +157,8 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         spent = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in facts["spent"].items())
         within = f", of a budget of {facts['time_budget']}" if timed else ""
         how.add_row("spent", escape(spent + within))
+    if sentence := count_sentence(facts):
+        how.add_row("new classes", escape(sentence))
     if sentence := mixture_sentence(facts):
         how.add_row("unlabelled", escape(sentence))
     if facts["confidence"] is not None:
@@ -175,6 +177,31 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
     for index, note in enumerate(facts["notes"]):
         how.add_row("notes" if index == 0 else "", escape(note))
     return [table, how]
+
+
+def counts_table(report: dict[str, Any]) -> Table:
+    """The number of new classes at levels of detail, from coarse to fine, and how well old ones are found."""
+    table = Table(
+        title="From coarse to fine: hidden old classes are found best at the bold levels",
+        title_justify="left",
+        caption="found: adjusted Rand index of the hidden old classes; 1 is perfect, 0 chance",
+        caption_justify="left",
+    )
+    table.add_column("level")
+    for fold in range(len(report["counts"])):
+        table.add_column(f"found {fold + 1}", justify="right")
+        table.add_column(f"new classes {fold + 1}", justify="right")
+    low, high = report["levels_used"]
+    last: list[Any] = []
+    for i, level in enumerate(report["levels"]):
+        counts = [numbers[i] for numbers in report["counts"]]
+        if counts == last:
+            continue
+        last = counts
+        cells = zip((curve[i] for curve in report["agreement"]), counts, strict=True)
+        row = [cell for found, number in cells for cell in (f"{found:.2f}", str(number))]
+        table.add_row(f"{level:.3f}", *row, style="bold" if low <= level <= high else "")
+    return table
 
 
 MOST_HINTS = 4  # that are shown

@@ -55,6 +55,7 @@ def to_run(result: FitResult, ids: Sequence[str] | None, config: Mapping[str, An
             "mixture": result.mixture,
             "spent": result.spent,
             "tuning": result.tuning,
+            "n_classes": result.n_classes,
             "confidence": {
                 "overall": result.overall_confidence,
                 "classes": result.class_confidence.tolist(),
@@ -106,6 +107,7 @@ def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -
     if len(classes) != blueprint.n_old_classes + blueprint.n_new_classes:
         raise ValueError(f"The run must name each of its classes. Got {len(classes)} names.")
     network = blueprint.build(encoder)
+    used = {**used, "n_new_classes": blueprint.n_new_classes}  # as given or found
     plan = resolve(used, shape, blueprint.n_old_classes, context)
     model = Model.from_arrays(
         weights,
@@ -139,6 +141,7 @@ def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -
         spent=config.get("spent", {}),
         calibration=config.get("confidence", {}).get("calibration", {"calibrated": False}),
         tuning=config.get("tuning"),
+        n_classes=config.get("n_classes"),
     )
 
 

@@ -68,13 +68,21 @@ class FitPlan:
         name = getattr(self.options, "views", None)
         return None if name is None or not self.method.shows_views else view_function(name, context.views)
 
-    def budget(self) -> Budget | None:
-        """The time budget of the fit, divided over its stages; None without a budget."""
-        seconds = seconds_of(self.options.time_budget)
-        return None if seconds is None else self.budget_of(seconds, tunes=self.tunes)
+    def budget(self, *, counts: bool = False) -> Budget | None:
+        """The time budget of the fit, divided over its stages; None without a budget.
 
-    def budget_of(self, seconds: float, *, tunes: bool) -> Budget:
-        stages = ["tune"] * tunes + [*self.method.stages] + ["expand"] * (self.options.expansion != "none")
+        `counts`: the fit also has to find the number of new classes.
+        """
+        seconds = seconds_of(self.options.time_budget)
+        return None if seconds is None else self.budget_of(seconds, tunes=self.tunes, counts=counts)
+
+    def budget_of(self, seconds: float, *, tunes: bool, counts: bool = False) -> Budget:
+        stages = (
+            ["count"] * counts
+            + ["tune"] * tunes
+            + [*self.method.stages]
+            + ["expand"] * (self.options.expansion != "none")
+        )
         return Budget(seconds, stages + ["calibrate"] * self.options.calibrate)
 
     def rehearsal(
@@ -104,10 +112,13 @@ def check_options(params: Mapping[str, Any], encoder: Any = None, clusterer: Any
         params["views"] = "auto"  # the option's value; the function itself is one of the user's own parts
     check_values(params)
     options: MethodOptions = method.options.named(params)
-    if options.n_new_classes is None:
-        raise ValueError("n_new_classes must be set. Got None. Say how many new classes to look for.")
     if encoder is not None and not isinstance(encoder, nn.Module):
         raise TypeError(f"encoder must be a torch.nn.Module. Got {type(encoder).__name__}.")
+    if params["n_new_classes"] is None and clusterer is not None:
+        raise ValueError(
+            "n_new_classes must be set with a clusterer of your own. Got None. Say how many new classes to "
+            "look for."
+        )
     check_clusterer(clusterer, options.n_new_classes, counts_vary=method.counts_vary)
     untrained = options.network in UNTRAINED
     if untrained and (not method.untrained or options.expansion != "none"):
@@ -129,6 +140,8 @@ def resolve(
 ) -> FitPlan:
     """The plan of a fit, from its parameters, the shape of a sample and the number of old classes."""
     options = check_options(params, context.encoder, context.clusterer)
+    if params["n_new_classes"] is None:
+        raise ValueError("n_new_classes must be set in a plan. Got None. Give it, or find it first.")
     method, kind = method_of(params["method"]), kind_of(shape)
     options = method.resolve(options, Situation(kind, n_old_classes, context.clusterer is not None))
     set_now: dict[str, Any] = {"network": _network(options, method, shape)}

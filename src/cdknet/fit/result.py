@@ -43,6 +43,7 @@ class FitResult:
     spent: dict[str, float]  # seconds of each stage
     calibration: dict[str, Any]
     tuning: dict[str, Any] | None
+    n_classes: dict[str, Any] | None = None  # how the number of new classes was found; None: it was given
     stage_networks: dict[str, Network] = field(default_factory=dict)  # empty in a loaded result
 
     @property

@@ -79,6 +79,8 @@ def illustrated(run: Run, X: NDArray[Any]) -> Run:
         "gallery.png": draw_gallery(X, labels, run.confidence, run.class_names[run.n_old :]),
         "history.png": draw_history(run.history),
     }
+    if run.config.get("n_classes"):
+        pictures["n_classes.png"] = draw_counts(run.config["n_classes"])
     return replace(run, embedding=run.embedding | {"map": points}, pictures=pictures)
 
 
@@ -167,7 +169,11 @@ def _draw_sample(axes: Any, sample: NDArray[Any]) -> None:
 
 def draw_history(history: Sequence[dict[str, Any]]) -> bytes:
     """One panel per stage with all that it recorded; each curve is a share of its own largest value."""
-    stages = [stage for stage in dict.fromkeys(row["stage"] for row in history) if stage != "calibrate"]
+    stages = [
+        stage
+        for stage in dict.fromkeys(row["stage"] for row in history)
+        if stage not in ("calibrate", "count")
+    ]
     figure = new_figure(4.2 * max(len(stages), 1), 3.4)
     for axes, stage in zip(figure.subplots(1, max(len(stages), 1), squeeze=False)[0], stages, strict=False):
         rows = [row for row in history if row["stage"] == stage]
@@ -186,6 +192,34 @@ def draw_history(history: Sequence[dict[str, Any]]) -> bytes:
         axes.margins(y=0.08)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=7, frameon=False)
+    return _png(figure)
+
+
+def draw_counts(report: dict[str, Any]) -> bytes:
+    """How many new classes there are at each level of detail, and how well hidden old ones are found."""
+    figure = new_figure(7, 4.6)
+    above, below = figure.subplots(2, 1, sharex=True)
+    levels = report["levels"]
+    for fold, (found, numbers) in enumerate(zip(report["agreement"], report["counts"], strict=True)):
+        names = list(map(str, report["hidden"][fold]))
+        hidden = ", ".join(names[:6]) + (", ..." if names[6:] else "")
+        label = _escaped(f"hidden: {hidden or 'none'}")
+        above.plot(levels, found, color=MUTED[2 * fold % 10], label=label)
+        below.step(levels, numbers, where="mid", color=MUTED[2 * fold % 10])
+    low, high = report["interval"]
+    for axes in (above, below):
+        axes.axvspan(*report["levels_used"], color="#dddddd", zorder=0)
+    below.axhline(report["found"], color="#7a7a7a", linestyle=":")
+    most = max(3 * high, 10)
+    below.set(xscale="log", ylim=(-0.5, most + 0.5), xlabel="level of detail, coarse to fine")
+    below.set_ylabel("new classes")
+    below.yaxis.get_major_locator().set_params(integer=True)
+    above.set_ylabel("hidden ones found")
+    above.legend(fontsize=7, frameon=False)
+    between = f"{low}" if low == high else f"{low} to {high}"
+    above.set_title(
+        f"New classes: {between}. Read where hidden old classes are found best (grey)", fontsize=10
+    )
     return _png(figure)
 
 

@@ -42,6 +42,7 @@ def summary(run: Run) -> dict[str, Any]:
         "unlabelled": int(unlabelled.sum()),
         "noise": int((run.class_index == NOISE).sum()),
         "mixture": run.mixture,
+        "n_classes": config.get("n_classes"),
         "source": shown(config.get("source", "arrays")),
         "classes": classes,
         "network": config.get("chosen", {}).get("network", architecture),
@@ -97,6 +98,22 @@ def mixture_sentence(config: Mapping[str, Any]) -> str:
     elif tried and max(tried) > ALIKE:
         sentence += f". That is uncertain: in a rehearsal it was off by {_percent(max(tried))}"
     return sentence
+
+
+def count_sentence(config: Mapping[str, Any]) -> str:
+    """How many new classes were found, between what, and why; empty if the number was given."""
+    count = config.get("n_classes")
+    if not count:
+        return ""
+    low, high = count["interval"]
+    between = f"exactly {low}" if low == high else f"between {low} and {high}"
+    if count["found"] == 0:
+        sentence = f"no new class found ({between}): the samples of the new one just look least like old ones"
+    elif count["uncertain"]:
+        sentence = f"{between} new classes, perhaps {count['found']}"
+    else:
+        sentence = f"{count['found']} new classes found ({between})"
+    return f"{sentence}. {count['reason']}"
 
 
 def _percent(share: float) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 # How the time is divided. The share of a stage that is not run goes to the others, and the time that a stage
 # does not use goes to those after it.
-SHARES = {"tune": 0.5, "pretrain": 0.2, "discover": 0.5, "expand": 0.2, "calibrate": 0.1}
+SHARES = {"count": 0.4, "tune": 0.5, "pretrain": 0.2, "discover": 0.5, "expand": 0.2, "calibrate": 0.1}
 
 
 class Budget:

@@ -113,6 +113,7 @@ class Reading(NamedTuple):
     low: int
     high: int
     level: float
+    used: list[float]  # the lowest and highest level of the interval
     by_fold: list[int]
 
 
@@ -140,6 +141,7 @@ def read_off(curves: Sequence[Curve], *, few: bool = False) -> Reading:
         min(int(seen.min()), value),
         max(int(seen.max()), value),
         float(LEVELS[middle]),
+        [float(LEVELS[low]), float(LEVELS[high])],
         count[:, middle].tolist(),
     )
 
@@ -155,6 +157,7 @@ def summed_up(curves: Sequence[Curve], hidden: Sequence[Sequence[int]], n_old: i
         "uncertain": few or apart,
         "reason": _reason(n_old, few, apart),
         "level": found.level,
+        "levels_used": found.used,
         "by_fold": found.by_fold,
         "hidden": [list(map(int, classes)) for classes in hidden],
         "levels": LEVELS.round(5).tolist(),

@@ -21,6 +21,7 @@ from cdknet.training.context import FitContext
 from cdknet.training.loop import once
 from cdknet.training.problem import Problem
 from cdknet.trust.confidence import Calibration, calibrate, not_calibrated
+from cdknet.trust.n_classes import Count, count_new_classes
 from cdknet.trust.rehearsal import NoRehearsal
 from cdknet.trust.tune import tune, untuned
 
@@ -32,11 +33,23 @@ def fit_classes(
     context: FitContext,
     places: Places,
 ) -> FitResult:
-    """Fit checked samples and labels. `params` holds every option by name, and the method."""
-    plan = resolve(params, tuple(X.shape[1:]), len(labels.old_classes), context)
-    checkpoint = checkpoint_of(X, labels.targets, params, plan, context, places)
-    context, history = context.changed(checkpoint=checkpoint), context.history
-    history.budget = plan.budget()
+    """Fit checked samples and labels. `params` holds every option by name, and the method.
+
+    Without a number of new classes, that is found first.
+    """
+    given, history, counted = params, context.history, None
+    shape, n_old = tuple(X.shape[1:]), len(labels.old_classes)
+    if params["n_new_classes"] is None:
+        any_number = resolve({**params, "n_new_classes": 1}, shape, n_old, context)
+        history.budget = any_number.budget(counts=True)
+        checkpoint = checkpoint_of(X, labels.targets, given, any_number, context, places)
+        counted = _counted(X, labels, params, context.changed(checkpoint=checkpoint))
+        params = {**params, "n_new_classes": max(1, counted.value)}
+    plan = resolve(params, shape, n_old, context)
+    checkpoint = checkpoint_of(X, labels.targets, given, plan, context, places)
+    context = context.changed(checkpoint=checkpoint)
+    if counted is None:
+        history.budget = plan.budget()
     tuning, searched = None, plan.tunes
     try:
         if searched:
@@ -69,7 +82,7 @@ def fit_classes(
     n_new = stages.blueprint.n_new_classes
     return FitResult(
         plan=plan,
-        params=dict(params),
+        params=dict(given),
         seed=context.seed,
         classes=np.concatenate([labels.old_classes, new_names(labels.old_classes, n_new)]),
         model=stages.model,
@@ -91,8 +104,20 @@ def fit_classes(
         spent={stage: round(seconds, 2) for stage, seconds in history.spent.items()},
         calibration=calibration.facts,
         tuning=tuning,
+        n_classes=None if counted is None else counted.report,
         stage_networks=networks,
     )
+
+
+def _counted(X: NDArray[Any], labels: Labels, params: Mapping[str, Any], context: FitContext) -> Count:
+    """The number of new classes, with the names of the old classes that were hidden to find it."""
+    try:
+        found = count_new_classes(X, labels.targets, params, context)
+    except KeyboardInterrupt:
+        context.checkpoint.flush()
+        raise
+    hidden = [[str(labels.old_classes[c]) for c in classes] for classes in found.report["hidden"]]
+    return found._replace(report={**found.report, "hidden": hidden})
 
 
 def mixture_facts(
