@@ -99,6 +99,13 @@ def test_the_count_leaves_out_old_classes_whether_they_are_visible_or_hidden(n_o
     assert read_off([curve]).value == n_new
 
 
+def test_hidden_classes_are_not_new_where_the_share_of_old_samples_was_taken_for_smaller():
+    """P(new) of .3 for old samples: fewer unlabelled ones of hidden classes are expected than there are."""
+    seen = sighting(6, 3, n_hidden=3)
+    seen = seen._replace(p_new=np.where(seen.p_new == 0.02, 0.3, seen.p_new))
+    assert read_off([curve_of(seen)]).value == 3
+
+
 def curve(agreement, numbers):
     return Curve(torch.tensor(agreement, dtype=torch.float64), torch.tensor(numbers))
 

@@ -80,8 +80,8 @@ def curve_of(seen: Sighting) -> Curve:
 
     Unlabelled samples of hidden classes are unknown here, too. In a cluster with h labelled samples of hidden
     classes there are about ρh of these, where ρ is the number of recognised unlabelled samples per visible
-    labelled one. A cluster is new if, without them, most of its unlabelled samples are new, and if they are
-    not a splinter (`LEAST_SHARE`).
+    labelled one. A cluster is a new class if most of its unlabelled samples are new beyond those, and if they
+    are not a splinter (`LEAST_SHARE`).
     """
     is_hidden, unlabelled = seen.hidden >= 0, seen.unlabelled
     rho = float((1 - seen.p_new[unlabelled]).sum()) / max(seen.visible, 1)
@@ -93,8 +93,7 @@ def curve_of(seen: Sighting) -> Curve:
             agreement[i] = adjusted_rand_score(seen.hidden[is_hidden], labels[is_hidden])
         known = rho * np.bincount(labels[is_hidden], minlength=k)
         new = np.bincount(labels[unlabelled], weights=seen.p_new[unlabelled], minlength=k) - known
-        rest = np.bincount(labels[unlabelled], minlength=k) - known
-        count[i] = _sizeable(new[(new > 0.5 * rest) & (new >= 1)])
+        count[i] = _sizeable(new[new > 0.5 * np.bincount(labels[unlabelled], minlength=k)])
     return Curve(torch.from_numpy(agreement), torch.from_numpy(count))
 
 
