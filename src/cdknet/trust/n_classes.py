@@ -68,6 +68,13 @@ class Sighting(NamedTuple):
     visible: int  # labelled samples of visible classes
 
 
+class Sight(NamedTuple):
+    """A sighting, and the features it is made of."""
+
+    seen: Sighting
+    z: Tensor  # (n, d)
+
+
 class Curve(NamedTuple):
     """Agreement with the hidden classes, and the number of new ones, at each of `LEVELS`."""
 
@@ -197,7 +204,7 @@ def count_new_classes(
         history.progress("count", number, len(folds))
 
         def look(number: int = number, hidden: Ints = hidden) -> Curve:
-            plan = _plan(params, tuple(X.shape[1:]), int(targets.max()) + 1, len(hidden), context)
+            plan = counting_plan(params, tuple(X.shape[1:]), int(targets.max()) + 1, len(hidden), context)
             own = history_of_one(history, "count", number, len(folds), plan)
             if own is None:
                 raise ValueError(
@@ -206,7 +213,7 @@ def count_new_classes(
                 )
             seed = derive_seed(context.seed, "count", number)
             inner = context.changed(seed=seed, history=own, checkpoint=NoCheckpoint())
-            return curve_of(sight(X, targets, hidden, plan, inner))
+            return curve_of(sight(X, targets, hidden, plan, inner).seen)
 
         curves.append(once(context.checkpoint, f"count-{number}", Curve, look))
     history.progress("count", len(folds), len(folds))
@@ -223,7 +230,7 @@ def hidden_folds(targets: Ints, seed: int) -> list[Ints]:
     return [np.sort(half) for half in np.array_split(order, FOLDS)]
 
 
-def sight(X: NDArray[Any], targets: Ints, hidden: Ints, plan: FitPlan, context: FitContext) -> Sighting:
+def sight(X: NDArray[Any], targets: Ints, hidden: Ints, plan: FitPlan, context: FitContext) -> Sight:
     """Train with these old classes hidden, sort old from new, and build the tree of all samples."""
     left = np.setdiff1d(np.arange(int(targets.max()) + 1), hidden)
     is_visible = np.isin(targets, left)
@@ -238,16 +245,17 @@ def sight(X: NDArray[Any], targets: Ints, hidden: Ints, plan: FitPlan, context: 
     z = embed(learned.network, pool.inputs, normalize=True).features
     p_new = np.zeros(len(X))
     p_new[pool.unlabelled_rows.numpy()] = 1 - mixture.p_old.numpy()
-    return Sighting(
+    seen = Sighting(
         merge_tree(z, seed=context.seed),
         unlabelled=targets == UNLABELED,
         p_new=p_new,
         hidden=np.where(np.isin(targets, hidden), targets, UNLABELED),
         visible=int(is_visible.sum()),
     )
+    return Sight(seen, z)
 
 
-def _plan(
+def counting_plan(
     params: Mapping[str, Any], shape: tuple[int, ...], n_old: int, n_hidden: int, context: FitContext
 ) -> FitPlan:
     """CD-KNet+ at half its steps, with the options of the fit that it reads."""
