@@ -387,5 +387,6 @@ def test_new_classes_may_be_of_unequal_size(sizes):
     truth = np.repeat(np.arange(7), [100] * 4 + list(sizes))
     X = places[truth] + generator.normal(size=(len(truth), 8))
     y = np.where(truth < 4, truth, -1)
-    model = ClassDiscovery(n_new_classes=3, calibrate=False, random_state=0, expansion="none").fit(X, y)
+    few = {"view_steps": 25, "head_steps": 50, "expansion": "none", "calibrate": False}
+    model = ClassDiscovery(n_new_classes=3, random_state=0, **few).fit(X, y)
     assert clustering_accuracy(truth[y < 0], model.labels_[y < 0]) > 0.98
