@@ -18,7 +18,7 @@ from cdknet.cli import main
 from contracts import blob_problem
 
 X, Y, TRUTH = blob_problem(n=150)
-FEW = ["--pretrain-epochs", "3", "--discover-epochs", "3", "--expand-steps", "9", "--view-steps", "5"]
+FEW = ["--view-steps", "5", "--head-steps", "20", "--expand-epochs", "1", "--expand-steps", "9"]
 
 
 @pytest.fixture
@@ -137,6 +137,7 @@ def test_show_says_what_is_there(run, capsys):
     assert json.loads(capsys.readouterr().out)["samples"] == 150
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_csv_and_folders_of_images_go_in(tmp_path, capsys):
     table = [["id", *(f"x{i}" for i in range(6)), "label"]]
     table += [[f"s{i}", *x, "" if y < 0 else f"kind-{y}"] for i, (x, y) in enumerate(zip(X, Y, strict=True))]
@@ -157,6 +158,7 @@ def test_csv_and_folders_of_images_go_in(tmp_path, capsys):
     assert labels_of(tmp_path / "run-table.csv" / "labels.csv")[7]["id"] == "s7"
 
 
+@pytest.mark.usefixtures("no_pictures")
 @pytest.mark.parametrize("colour", [False, True])
 def test_other_photos_are_made_what_those_of_the_run_were(colour, tmp_path, capsys):
     generator = np.random.default_rng(0)
@@ -241,40 +243,21 @@ def test_help_imports_nothing_heavy():
 # Kills
 
 
-def arguments(npz: Path, out: Path) -> list[str]:
+def arguments(npz: Path, out: Path, method: str) -> list[str]:
     epochs = ["--pretrain-epochs", "40", "--discover-epochs", "25", "--expand-epochs", "40"]
-    on = ["--no-early-stopping", "--turn-tolerance", "0", "--view-steps", "20", "--expand-steps", "0"]
-    return ["discover", str(npz), "--new-classes", "2", "--out", str(out), *epochs, *on]
+    steps = ["--view-steps", "20", "--head-steps", "20", "--expand-steps", "0"]
+    on = ["--method", method, "--no-early-stopping", "--turn-tolerance", "0"]
+    return ["discover", str(npz), "--new-classes", "2", "--out", str(out), *epochs, *steps, *on]
 
 
-def start(npz: Path, out: Path, *more: str) -> "subprocess.Popen[str]":
-    command = [
-        sys.executable,
-        "-m",
-        "cdknet.cli",
-        "discover",
-        str(npz),
-        "--new-classes",
-        "2",
-        "--out",
-        str(out),
-    ]
-    long = [
-        "--pretrain-epochs",
-        "40",
-        "--no-early-stopping",
-        "--discover-epochs",
-        "25",
-        "--turn-tolerance",
-        "0",
-    ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CDKNET_CHECKPOINT_SECONDS": "0"}
+def start(npz: Path, out: Path, method: str) -> "subprocess.Popen[str]":
+    """A process that saves a checkpoint after every epoch."""
     return subprocess.Popen(
-        [*command, *long, "--expand-epochs", "40", *more],
+        [sys.executable, "-m", "cdknet.cli", *arguments(npz, out, method)],
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         text=True,
-        env=environment,
+        env={**os.environ, "CDKNET_CHECKPOINT_SECONDS": "0"},
     )
 
 
@@ -290,9 +273,7 @@ def uninterrupted(tmp_path_factory):
     np.savez(folder / "data.npz", X=X, y=Y)
     runs = {}
     for method in ("cd-knet", "cd-knet+"):
-        process = start(folder / "data.npz", folder / method, "--method", method)
-        stderr = process.communicate()[1]
-        assert process.returncode == 0, stderr
+        assert main(arguments(folder / "data.npz", folder / method, method)) == 0
         runs[method] = result(folder / method)
     return folder / "data.npz", runs
 
@@ -313,7 +294,7 @@ def test_a_run_killed_in_any_stage_resumes_to_the_same_result(
 ):
     npz, whole = uninterrupted[0], uninterrupted[1][method]
     out = tmp_path / "run"
-    process = start(npz, out, "--method", method)
+    process = start(npz, out, method)
     checkpoint = tmp_path / "run.partial" / f"{stage}.safetensors"
     deadline = time.monotonic() + 120
     while not checkpoint.exists():
@@ -327,11 +308,9 @@ def test_a_run_killed_in_any_stage_resumes_to_the_same_result(
         assert process.returncode == 130
         assert "Add --resume to continue" in stderr
         assert "Traceback" not in stderr
-    assert main(arguments(npz, out)) == 2
+    assert main(arguments(npz, out, method)) == 2
     assert "Use --resume to continue" in complaint(capsys)
-    resumed = start(npz, out, "--method", method, "--resume")
-    stderr = resumed.communicate()[1]
-    assert resumed.returncode == 0, stderr
+    assert main([*arguments(npz, out, method), "--resume"]) == 0, capsys.readouterr().err
     for name, (ours, theirs) in {name: (result(out)[name], whole[name]) for name in whole}.items():
         assert ours == theirs, name
     assert not checkpoint.parent.exists()
@@ -376,11 +355,19 @@ def test_the_picture_of_a_training_shows_every_term(monkeypatch):
     np.testing.assert_allclose(drawn["heads, -1.5 to -1"][1:], [-1, -2 / 3])
 
 
-@pytest.mark.parametrize("threads", ["2,1", "", "many", "0"])
-def test_every_embedding_has_a_map(threads, monkeypatch):
+@pytest.mark.parametrize(
+    ("asked", "threads"), [("3", 3), ("2,1", 2), ("", None), ("many", None), ("0", None)]
+)
+def test_a_map_is_drawn_with_the_threads_that_were_asked_for(asked, threads, monkeypatch):
+    from cdknet.runs.figures import _threads
+
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    assert _threads() == threads or (threads is None and _threads() in (1, 2))
+
+
+def test_every_embedding_has_a_map():
     from cdknet.runs.figures import map_2d
 
-    monkeypatch.setenv("OMP_NUM_THREADS", threads)
     some = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     line, alike = some[:, :1], np.ones_like(some)
     for features in (some, line, alike, alike + 1e-30 * some, np.repeat(line, 3, axis=1)):

@@ -84,6 +84,7 @@ def test_a_large_seed_draws_its_map(tmp_path):
     assert main([*discover, "--seed", str(2**32 - 1)]) == 0
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_predict_remembers_how_the_run_was_read(tmp_path, capsys):
     def table(name, heads, rows):
         with (tmp_path / name).open("w", newline="") as file:
@@ -118,6 +119,7 @@ def test_predict_remembers_how_the_run_was_read(tmp_path, capsys):
         assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_predict_takes_the_shape_of_the_run(tmp_path):
     np.savez(tmp_path / "x.npz", X=X, y=Y)
     run = str(tmp_path / "run")
@@ -229,6 +231,7 @@ def test_many_samples_are_predicted_in_parts_with_a_bar(saved, tmp_path, monkeyp
     assert (tmp_path / "parts.csv").read_text() == (tmp_path / "whole.csv").read_text()
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_what_was_decided_of_labels_is_told_in_json_too(tmp_path, capsys):
     names = np.array(["ant", "bee", "cow"])
     y = np.where(Y < 0, np.where(np.arange(len(Y)) % 3 == 0, "NA", ""), names[Y])
@@ -266,6 +269,7 @@ def test_classes_that_differ_in_capitals_only_are_told():
     assert len(notes) == 2
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_old_classes_among_the_unlabelled_are_told(tmp_path, capsys):
     """Of well separated classes; new ones alone lie by themselves."""
     X, Y, _ = blob_problem(n=300)
@@ -307,8 +311,8 @@ def test_classes_are_not_cut_by_a_category_that_says_nothing():
     centres, truth = 2.2 * rng.normal(size=(8, 7)), np.repeat(np.arange(8), 80)
     numbers = centres[truth] + rng.normal(size=(640, 7))
     X = np.hstack([(numbers - numbers.mean(0)) / numbers.std(0), np.eye(3)[rng.integers(0, 3, 640)]])
-    model = ClassDiscovery(n_new_classes=3, expansion="none", calibrate=False, random_state=0)
-    model.fit(X, np.where(truth < 5, truth, -1))
+    few = {"view_steps": 25, "head_steps": 50, "expansion": "none", "calibrate": False}
+    model = ClassDiscovery(n_new_classes=3, random_state=0, **few).fit(X, np.where(truth < 5, truth, -1))
     assert clustering_accuracy(truth[truth >= 5], model.pseudo_labels_) > 0.95
 
 
@@ -375,6 +379,7 @@ def test_a_run_that_thinks_little_of_itself_says_so_when_it_predicts(tmp_path, c
     assert "is a CSV. Got p.json" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_a_category_of_a_run_stays_one_where_a_file_has_true_and_false_only(tmp_path):
     frame = pandas.DataFrame(X, columns=list("abcdef")).assign(flag="True", label=Y)
     frame.loc[::3, "flag"], frame.loc[1::3, "flag"] = "False", "maybe"

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from cdknet import ClassDiscovery
 from cdknet.cli import main
+from cdknet.core.metrics import mixed_report
+from cdknet.data import HiddenTruth
 from cdknet.options import as_markdown
 from experiments.reproduce.open_plan import DEFAULT as OPEN_DEFAULT
 from experiments.reproduce.open_plan import OpenCell
@@ -26,14 +29,24 @@ def readme():
     return (ROOT / "README.md").read_text()
 
 
-def test_the_readmes_example_runs_as_written(tmp_path):
+@pytest.mark.slow
+def test_the_readmes_example_runs_as_written_and_finds_the_digits(tmp_path):
     blocks = re.findall(r"```python\n(.*?)```", readme(), re.DOTALL)
     assert len(blocks) == 1
     out = subprocess.run(
         [sys.executable, "-c", blocks[0]], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert out.stdout.startswith("[0 1 2 3 4 5 6 7 8 9]\n")
-    assert (tmp_path / "digits-run" / "config.json").exists()
+    model, digits = ClassDiscovery.load(tmp_path / "digits-run"), load_digits()
+    unlabelled = ~model.given_
+    truth = HiddenTruth(digits.target[unlabelled], (5, 6, 7, 8, 9))
+    report = mixed_report(truth, model.labels_[unlabelled], model.novelty_[unlabelled])
+    assert report.all >= 0.93
+    assert report.old_against_new >= 0.95
+    assert model.overall_confidence_ <= report.all + 0.08
+    assert abs(model.old_share_ - (~truth.is_new).mean()) < 0.05
+    facts = model.calibration_  # on a fold of old classes whose outcome the map has not seen
+    assert facts["error_after"] < facts["error_before"]
 
 
 def test_the_readmes_table_is_what_was_measured():

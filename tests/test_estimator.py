@@ -228,7 +228,7 @@ def test_every_expansion_predicts_old_and_new(expansion):
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_keeps_one_contract(method, tmp_path):
     """The rows of the paper's tables, ours and rivals: fit, labels_, predict, history_, save and load."""
-    short = {**QUICK, "discover_epochs": 3, "view_steps": 30, "head_steps": 30, "min_subsample": 100}
+    short = {**PLUS, "pretrain_epochs": 3, "discover_epochs": 2, "expand_steps": 20, "min_subsample": 100}
     model = ClassDiscovery(**{**short, **METHODS[method]}).fit(X, Y)
     assert model.labels_.shape == (len(X),)
     np.testing.assert_array_equal(model.labels_[Y >= 0], Y[Y >= 0])

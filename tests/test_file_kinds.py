@@ -12,19 +12,9 @@ from PIL import Image
 from cdknet import data
 from cdknet.cli import main
 
-FEW = [
-    "--method",
-    "cd-knet",
-    "--pretrain-epochs",
-    "2",
-    "--view-steps",
-    "5",
-    "--discover-epochs",
-    "2",
-    "--expand-steps",
-    "20",
-]
-FEW += ["--expand-epochs", "1", "--network", "mlp", "--no-calibrate"]
+FEW = ["--method", "cd-knet", "--pretrain-epochs", "2", "--discover-epochs", "2", "--expand-epochs", "1"]
+FEW += ["--expand-steps", "20", "--network", "mlp", "--no-calibrate"]
+pytestmark = pytest.mark.usefixtures("no_pictures")
 KINDS = ("npz", "npy", "csv", "parquet", "text", "idx", "idx.gz", "png folder")
 
 

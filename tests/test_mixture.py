@@ -454,7 +454,8 @@ def test_the_case_of_a_new_user(seed):
     digits = load_digits()
     draw = np.random.default_rng(seed)
     y = np.where((digits.target < 7) & (draw.random(len(digits.target)) < 0.5), digits.target, -1)
-    model = ClassDiscovery(n_new_classes=3, random_state=seed).fit(digits.images, y)
+    few = {"view_steps": 40, "head_steps": 80, "expand_epochs": 1, "expand_steps": 60}
+    model = ClassDiscovery(n_new_classes=3, random_state=seed, **few).fit(digits.images, y)
     unlabelled = y < 0
     truth = HiddenTruth(digits.target[unlabelled], (7, 8, 9))
     report = mixed_report(truth, model.labels_[unlabelled], model.novelty_[unlabelled])

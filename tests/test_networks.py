@@ -11,7 +11,7 @@ from cdknet.fit.plan import resolve
 from cdknet.inputs.arrays import Inputs, check_X, input_statistics
 from cdknet.nets.architectures import build_network, choose_architecture
 from cdknet.nets.growth import grow
-from cdknet.nets.layers import Dropout, OverTime
+from cdknet.nets.layers import Dropout, OverTime, Quarters
 from cdknet.nets.network import PORTION, bfloat16_works, embed, has_bfloat16
 from cdknet.training.context import FitContext
 
@@ -312,6 +312,22 @@ def test_a_convolution_over_time_is_torchs(stride, padding):
     torch.testing.assert_close(ours(x).squeeze(2), plain(x))
     twice = nn.functional.conv1d(plain(x), next_one.weight, next_one.bias, padding=1)
     torch.testing.assert_close(next_one(ours(x)).squeeze(2), twice)
+
+
+@pytest.mark.parametrize("sides", [(2, 2), (4, 4), (2, 4), (3, 3), (6, 6), (1, 5)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_quarters_are_torchs_to_the_bit(sides, dtype):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 16, *sides, generator=generator).to(dtype).to(memory_format=torch.channels_last)
+    slope = torch.randn(9, 64, generator=generator).to(dtype)
+    found = []
+    for layer in (Quarters(), nn.AdaptiveAvgPool2d(2)):
+        own = x.clone().requires_grad_()
+        out = layer(own).flatten(1)
+        out.backward(slope)
+        found.append((out, own.grad))
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)
 
 
 @pytest.mark.parametrize("p", [0.25, 0.5, 0.3, 1 / 256])

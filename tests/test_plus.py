@@ -217,8 +217,8 @@ def test_a_number_that_says_nothing_hides_no_classes_among_columns_of_yes_and_no
     seen = np.where(rng.random((420, 7)) < 0.1, 1 - lights[truth], lights[truth])
     X = np.column_stack([rng.integers(1, 13, 420), np.where(seen == 1, yes, 0)]).astype(float)
     y = np.where(truth < 4, truth, -1)
-    model = ClassDiscovery(n_new_classes=3, random_state=0, expansion="none", calibrate=False)
-    model.fit(X, y)
+    few = {"view_steps": 25, "head_steps": 50, "expansion": "none", "calibrate": False}
+    model = ClassDiscovery(n_new_classes=3, random_state=0, **few).fit(X, y)
     assert clustering_accuracy(truth[y < 0], model.pseudo_labels_) > 0.75
 
 
@@ -387,5 +387,6 @@ def test_new_classes_may_be_of_unequal_size(sizes):
     truth = np.repeat(np.arange(7), [100] * 4 + list(sizes))
     X = places[truth] + generator.normal(size=(len(truth), 8))
     y = np.where(truth < 4, truth, -1)
-    model = ClassDiscovery(n_new_classes=3, calibrate=False, random_state=0, expansion="none").fit(X, y)
+    few = {"view_steps": 25, "head_steps": 50, "expansion": "none", "calibrate": False}
+    model = ClassDiscovery(n_new_classes=3, random_state=0, **few).fit(X, y)
     assert clustering_accuracy(truth[y < 0], model.labels_[y < 0]) > 0.98

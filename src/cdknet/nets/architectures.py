@@ -11,7 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from cdknet.inputs.kind import LEAST_LENGTH, SampleKind, kind_of
-from cdknet.nets.layers import ChannelsLast, Crop, Dropout, OverTime, Residual, channels_last, normalised
+from cdknet.nets.layers import (
+    ChannelsLast,
+    Crop,
+    Dropout,
+    OverTime,
+    Quarters,
+    Residual,
+    channels_last,
+    normalised,
+)
 from cdknet.nets.network import Intake, Network, Projection
 
 LARGEST_FLATTENED = 200_000
@@ -100,7 +109,7 @@ def small(shape: tuple[int, ...]) -> nn.Sequential:
             *normalised(channels, 32, 3, stride=first),
             *normalised(32, 64, 3, stride=2),
         ]
-        layers += [*normalised(64, 128, 3, stride=2), nn.AdaptiveAvgPool2d(2), nn.Flatten()]
+        layers += [*normalised(64, 128, 3, stride=2), Quarters(), nn.Flatten()]
         width = 512
     else:
         layers = [nn.Flatten(), nn.Linear(math.prod(shape), 512, bias=False), nn.BatchNorm1d(512), nn.ReLU()]
