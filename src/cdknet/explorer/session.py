@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.data.checks import is_number
 from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.journal import Done
@@ -23,7 +22,7 @@ from cdknet.explorer.review import NO_BEST_OLD, REJECTED, Review
 from cdknet.explorer.samples import Drawer
 from cdknet.inputs.kind import SampleKind, kind_of
 from cdknet.options import METHODS, Option, all_options, options_of
-from cdknet.runs.files import csv_bytes, shown
+from cdknet.runs.files import shown, spreadsheet_bytes
 from cdknet.runs.summary import confidence_sentence, mixture_sentence, used_options
 
 FORMATS = {
@@ -74,6 +73,7 @@ class Session:
     def __init__(self, run: OpenedRun, *, truth: Truth | None = None, read_only: bool = False) -> None:
         self.run, self.truth = run, truth
         self.journal = run.journal()
+        self.left_out = self.journal.left_out()
         self.read_only = read_only or not run.writable
         self.cards = Cards(run.features, run.confidence)
         self.cards.update(self.journal.review)
@@ -167,7 +167,7 @@ class Session:
             "seed": config.get("seed"),
             "mixture": mixture_sentence(config) or None,
             "confidence": confidence_sentence(confidence, run.contents.n_new) if confidence else None,
-            "notes": [shown(note) for note in config.get("notes", [])],
+            "notes": [shown(note) for note in [*config.get("notes", []), *filter(None, [self.left_out])]],
             "source": Path(shown(config.get("source", "arrays"))).name,
             "versions": config.get("versions", {}),
             "history": run.history,
@@ -380,13 +380,6 @@ def _cannot_write(format: str) -> str | None:
     return None if available else NO_PARQUET
 
 
-def _csv_cell(value: Any) -> Any:
-    """A value for CSV. Text that a spreadsheet would read as a formula gets a leading ', numbers do not."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value):
-        return f"'{value}"
-    return int(value) if isinstance(value, bool) else "" if value is None else value
-
-
 def export(labels: dict[str, list[Any]], format: str) -> bytes:
     """The columns as a file in one of `FORMATS`."""
     if format == "json":
@@ -394,7 +387,7 @@ def export(labels: dict[str, list[Any]], format: str) -> bytes:
         lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
         return f"[\n{lines}\n]\n".encode()
     if format == "csv":
-        return csv_bytes(labels, ([_csv_cell(v) for v in row] for row in zip(*labels.values(), strict=True)))
+        return spreadsheet_bytes(labels, zip(*labels.values(), strict=True))
     if format != "parquet":
         raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.")
     try:

@@ -38,7 +38,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.runs.files import Arrays, check_writable, csv_bytes, npz_bytes, read_json, read_npz, write_through
+from cdknet.runs.files import (
+    Arrays,
+    check_writable,
+    csv_bytes,
+    naming,
+    npz_bytes,
+    read_json,
+    read_npz,
+    write_through,
+)
 from cdknet.runs.fingerprints import stored_type
 
 FORMAT, VERSION = "cdknet-run", 1
@@ -298,7 +307,7 @@ def _write_samples(path: Path, X: NDArray[Any]) -> dict[str, Any]:
     layout = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": X.shape}
     np.lib.format.write_array_header_1_0(header, layout)
     rows = max(1, 2**24 // max(1, X[:1].size * dtype.itemsize))
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         for start in range(-rows, len(X), rows):
             part = header.getvalue() if start < 0 else X[start : start + rows].astype(dtype).tobytes()
             file.write(part)
