@@ -204,8 +204,8 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
     from cdknet.runs.format import read_config
 
     config = read_config(run)
-    shape = tuple(config.get("blueprint", {}).get("sample_shape", ()))
-    columns = config.get("columns") or config.get("feature_names")  # of a file, or of a data frame
+    shape = tuple(config["blueprint"]["sample_shape"])
+    columns = config["columns"] or config["feature_names"]  # of a file, or of a data frame
     asked = reading.get("shape") is not None or reading.get("image_size") is not None
     if not asked and is_image_shape(shape) and Path(data).is_dir() and is_image_folder(data):
         reading = {**reading, "shape": "x".join(map(str, shape))}

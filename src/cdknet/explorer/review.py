@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdknet.data.checks import unseen
-from cdknet.runs.format import MOST_CLASSES, NOISE
+from cdknet.runs.format import NOISE
+from cdknet.runs.schema import MOST_CLASSES
 
 REJECTED = 65535  # the class id of samples that are noise
 LONGEST_NAME, LONGEST_NOTE, MOST_PARTS = 100, 4000, 20

@@ -92,7 +92,7 @@ class Session:
         return self.journal.redo(revision)
 
     def _split(self, rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-        return divide(self.run.features[rows], k, seed=int(self.run.config.get("seed", 0)) % 2**32)
+        return divide(self.run.features[rows], k, seed=self.run.contents.seed % 2**32)
 
     @contextmanager
     def _up_to_date(self) -> Iterator[Review]:
@@ -140,7 +140,7 @@ class Session:
     def about(self) -> dict[str, Any]:
         """GET /api/run."""
         run, config = self.run, self.run.config
-        columns, confidence = config.get("columns"), config.get("confidence")
+        columns, confidence = config["columns"], config["confidence"]
         options = used_options(config)
         read = options_read(options)
         return {
@@ -164,12 +164,12 @@ class Session:
             "options": {name: options[name] for name in read},
             "option_help": read,
             "formats": {format: _cannot_write(format) for format in FORMATS},
-            "seed": config.get("seed"),
+            "seed": run.contents.seed,
             "mixture": mixture_sentence(config) or None,
             "confidence": confidence_sentence(confidence, run.contents.n_new) if confidence else None,
-            "notes": [shown(note) for note in [*config.get("notes", []), *filter(None, [self.left_out])]],
-            "source": Path(shown(config.get("source", "arrays"))).name,
-            "versions": config.get("versions", {}),
+            "notes": [shown(note) for note in [*config["notes"], *filter(None, [self.left_out])]],
+            "source": Path(shown(config["source"])).name,
+            "versions": config["versions"],
             "history": run.history,
             "seconds": round(sum(float(row.get("seconds", 0)) for row in run.history), 1),
             **self.scored(),
@@ -283,7 +283,7 @@ class Session:
         if self.run.samples is None or kind_of(self.run.sample_shape) is not SampleKind.VECTOR:
             return None
         values = np.asarray(self.run.samples[row], dtype=np.float64).ravel()[:MOST_VALUES]
-        columns = self.run.config.get("columns") or []
+        columns = self.run.config["columns"] or []
         names = [str(columns[j]) if j < len(columns) else f"feature {j}" for j in range(len(values))]
         return [[name, float(f"{value:.6g}")] for name, value in zip(names, values.tolist(), strict=True)]
 

@@ -161,7 +161,7 @@ def _refine(
     config |= {"class_ids": lesson.ids, "next_class_id": journal.review.next_id}
     config |= {"samples_digest": samples_digest(opened.samples)}
     if damage := journal.left_out():
-        config |= {"notes": [*config.get("notes", []), damage]}
+        config |= {"notes": [*run.config["notes"], damage]}
     config |= {"refined": {"from": shown(folder.resolve().name), "revision": journal.revision}}
     refined = to_run(after, opened.ids, config)
     stored = storable(opened.samples)
