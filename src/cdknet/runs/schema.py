@@ -36,6 +36,12 @@ def text(value: Any, where: str) -> None:
         raise Misfit(where, "text", value)
 
 
+def path(value: Any, where: str) -> None:
+    """The name of a file, which need not be UTF-8: readers show it by `files.shown`."""
+    if not isinstance(value, str):
+        raise Misfit(where, "text", value)
+
+
 def boolean(value: Any, where: str) -> None:
     if not isinstance(value, bool):
         raise Misfit(where, "true or false", value)
@@ -215,7 +221,7 @@ NEEDED: dict[str, Kind] = {
     "classes": classes,
     "seed": whole(0, 2**64),
 }
-# Keys that the writer fills in, with the value that stands for "nothing is known".
+# Keys that are filled in where they are missing, with the value that stands for "nothing is known".
 DEFAULTS: dict[str, tuple[Kind, Any]] = {
     "class_ids": (maybe(many(whole(0, MOST_CLASSES - 1))), None),  # None: 0, 1, 2, ...
     "next_class_id": (maybe(whole(0, MOST_CLASSES)), None),
@@ -230,7 +236,7 @@ DEFAULTS: dict[str, tuple[Kind, Any]] = {
     "mixture": (maybe(MIXTURE), None),
     "notes": (texts, []),
     "samples_digest": (maybe(text), None),
-    "source": (text, "arrays"),
+    "source": (path, "arrays"),
     "spent": (table(number(0)), {}),
     "tuning": (maybe(TUNING), None),
     "validation_accuracy": (maybe(share), None),
@@ -253,25 +259,26 @@ CONFIG = record({**NEEDED, **{name: kind for name, (kind, _) in DEFAULTS.items()
 ROW = record({"stage": text}, {"epoch": count, "seconds": number(0)}, open=True)
 
 
-def checked_config(config: Config, path: object) -> Config:
+def checked_config(config: Config, file: object) -> Config:
     """The config in the present version, or one ValueError that names the file."""
     if config.get("format") != FORMAT:
-        raise ValueError(f"{path} must be of format {FORMAT!r}. Got {str(config.get('format'))[:60]!r}.")
+        raise ValueError(f"{file} must be of format {FORMAT!r}. Got {str(config.get('format'))[:60]!r}.")
     version = config.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
         raise ValueError(
-            f"{path} must be of version 1 to {VERSION}. Got {str(version)[:20]}. "
+            f"{file} must be of version 1 to {VERSION}. Got {str(version)[:20]}. "
             "Read it with the version of cdknet that wrote it."
         )
     if missing := {"options", "blueprint", "classes", "seed", "files"} - config.keys():
-        raise ValueError(f"{path} must be complete. Got nothing on {min(missing)}: the run is damaged.")
+        raise ValueError(f"{file} must be complete. Got nothing on {min(missing)}: the run is damaged.")
     try:
         table(scalar)(config["options"], "options")  # the steps read them
         for old in range(version, VERSION):
             config = {**STEPS[old](config), "version": old + 1}
+        config = {**{name: value for name, (_, value) in DEFAULTS.items()}, **config}
         CONFIG(config, "config.json")
     except ValueError as error:
-        raise ValueError(f"{path}: {error}. The run is damaged.") from None
+        raise ValueError(f"{file}: {error}. The run is damaged.") from None
     return config
 
 
@@ -304,12 +311,12 @@ def _finite(value: Any) -> Any:
 
 
 def _from_1(config: Config) -> Config:
-    """0.1.0: all unlabelled samples were taken to be new, unless `novelty` was on; keys could be missing."""
+    """0.1.0: all unlabelled samples were taken to be new, unless `novelty` was on."""
     options = dict(config["options"])
     if "unlabelled" not in options:
         mixed = options.pop("novelty", False)
         options |= {"unlabelled": "mixed", "detector": "softmax"} if mixed else {"unlabelled": "new"}
-    return {**{name: value for name, (_, value) in DEFAULTS.items()}, **config, "options": options}
+    return {**config, "options": options}
 
 
 STEPS: dict[int, Callable[[Config], Config]] = {1: _from_1}
