@@ -25,7 +25,10 @@ def main(argv: list[str] | None = None) -> int:
         _print_error(str(error) or type(error).__name__)
         return 2
     except Exception as error:  # from the command-line parser: Ctrl-C, or a usage error
-        if type(error).__name__ == "Abort":
+        if type(error).__name__ == "Abort":  # the parser makes it of Ctrl-C, and of the end of any file
+            if isinstance(error.__cause__, EOFError):
+                _print_error(f"A file must be complete. Got one that ends early: {error.__cause__}")
+                return 2
             _print_error("Interrupted.")
             return 130
         if not hasattr(error, "format_message"):
@@ -38,4 +41,6 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _print_error(message: str) -> None:
-    sys.stderr.write("cdknet: " + " ".join(message.split()) + "\n")
+    from cdknet.data.checks import printable
+
+    sys.stderr.write("cdknet: " + printable(" ".join(message.split())) + "\n")

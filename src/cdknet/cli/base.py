@@ -29,7 +29,14 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output.")]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same result.", min=0, max=2**32 - 1)]
+Seed = Annotated[
+    int,
+    typer.Option(
+        help="The same seed gives the same result, with the same number of threads (OMP_NUM_THREADS).",
+        min=0,
+        max=2**32 - 1,
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 DataPath = Annotated[
@@ -209,8 +216,8 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
     from cdknet.runs.format import read_config
 
     config = read_config(run)
-    shape = tuple(config.get("blueprint", {}).get("sample_shape", ()))
-    columns = config.get("columns") or config.get("feature_names")  # of a file, or of a data frame
+    shape = tuple(config["blueprint"]["sample_shape"])
+    columns = config["columns"] or config["feature_names"]  # of a file, or of a data frame
     asked = reading.get("shape") is not None or reading.get("image_size") is not None
     if not asked and is_image_shape(shape) and Path(data).is_dir() and is_image_folder(data):
         reading = {**reading, "shape": "x".join(map(str, shape))}
@@ -320,6 +327,22 @@ def print_json(value: Any) -> None:
 
 
 def console(stderr: bool = False) -> Any:
-    from rich.console import Console
+    """A console that escapes control characters: names and notes are other people's text."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
-    return Console(stderr=stderr)
+    from cdknet.data.checks import printable
+
+    class Safe(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                plain = segment.control or (segment.text.isascii() and segment.text.isprintable())
+                yield segment if plain else segment._replace(text=_lines(segment.text, printable))
+
+    return Safe(stderr=stderr)
+
+
+def _lines(text: str, change: Callable[[str], str]) -> str:
+    return "\n".join(map(change, text.split("\n")))

@@ -124,55 +124,51 @@ def discover(
     options: dict[str, Any],
 ) -> None:
     """Learn the labelled classes of DATA and find new ones among its unlabelled samples."""
-    from cdknet.runs.files import check_writable
+    from cdknet.cli.progress import Bars, CtrlC
+    from cdknet.estimators import ClassDiscovery
+    from cdknet.runs.files import check_writable, claimed
     from cdknet.runs.format import check_target
+    from cdknet.training.memory import keep_freed_memory
 
     check_writable(out)
     unfinished = out.with_name(out.name + ".partial")
-    if resume and out.exists() and not unfinished.exists():
-        raise FileExistsError(f"{out} is finished: there is nothing to resume. Look at it with cdknet show.")
-    check_target(out, force)
-    if unfinished.exists() and not (resume or force):
-        raise FileExistsError(
-            f"{out} was started before and is not finished. Use --resume to continue it, or --force to "
-            "start afresh."
-        )
-    if resume and not unfinished.exists():
-        raise FileNotFoundError(f"There must be an unfinished run to resume at {unfinished}. Got none.")
+    with claimed(out), resumable(unfinished):
+        if resume and out.exists() and not unfinished.exists():
+            raise FileExistsError(
+                f"{out} is finished: there is nothing to resume. Look at it with cdknet show."
+            )
+        check_target(out, force)
+        if unfinished.exists() and not (resume or force):
+            raise FileExistsError(
+                f"{out} was started before and is not finished. Use --resume to continue it, or --force to "
+                "start afresh."
+            )
+        if resume and not unfinished.exists():
+            raise FileNotFoundError(f"There must be an unfinished run to resume at {unfinished}. Got none.")
 
-    samples, truth = open_labelled(data, reading)
-    new_classes = _how_many(new_classes, truth)
-    from cdknet.cli.progress import Bars, CtrlC
-    from cdknet.estimators import ClassDiscovery
-    from cdknet.training.memory import keep_freed_memory
-
-    ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
-    if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
-        _remove_unfinished(unfinished)
-    samples = replace(samples, notes=(*samples.notes, *_without_effect(options)))
-    for note in samples.notes:
-        say(note, quiet=as_json)
-    keep_freed_memory()
-    with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars, noted_doubts(quiet=as_json) as doubts:
-        model = ClassDiscovery(
-            **options,
-            n_new_classes=new_classes,
-            random_state=seed,
-            device=device,
-            checkpoint_dir=unfinished,
-            watchers=[bars, ctrl_c],
-        )
-        try:
+        samples, truth = open_labelled(data, reading)
+        new_classes = _how_many(new_classes, truth)
+        ClassDiscovery(**options, n_new_classes=new_classes, device=device).checked_params()
+        if unfinished.exists() and not resume:  # not before DATA was read and the options were checked
+            _remove_unfinished(unfinished)
+        samples = replace(samples, notes=(*samples.notes, *_without_effect(options)))
+        for note in samples.notes:
+            say(note, quiet=as_json)
+        keep_freed_memory()
+        with CtrlC() as ctrl_c, Bars(quiet=as_json) as bars, noted_doubts(quiet=as_json) as doubts:
+            model = ClassDiscovery(
+                **options,
+                n_new_classes=new_classes,
+                random_state=seed,
+                device=device,
+                checkpoint_dir=unfinished,
+                watchers=[bars, ctrl_c],
+            )
             model.fit(samples.X, samples.y, columns=samples.columns)
-        except KeyboardInterrupt:
-            raise _interrupted(unfinished) from None
-    samples = replace(samples, notes=(*samples.notes, *doubts))
-    say("Drawing the map and the gallery", quiet=as_json)
-    try:
+        samples = replace(samples, notes=(*samples.notes, *doubts))
+        say("Drawing the map and the gallery", quiet=as_json)
         _save(model, samples, out, force=force, keep_samples=samples_in_run, quiet=as_json)
-    except KeyboardInterrupt:
-        raise _interrupted(unfinished) from None
-    shutil.rmtree(unfinished, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
     if truth is not None and not as_json:
         from cdknet.cli.tables import scores_table
         from cdknet.core.metrics import new_class_scores
@@ -270,6 +266,8 @@ def predict(
     reading: dict[str, Any],
 ) -> None:
     """Label the samples of DATA with the old and new classes of RUN.
+
+    In the CSV, text that a spreadsheet would read as a formula gets a leading '.
 
     Slices of radio transmissions also get a second CSV, OUT with .groups before its ending: one line per
     transmission, by vote of its slices.
@@ -408,17 +406,29 @@ def _remove_unfinished(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-def _interrupted(unfinished: Path) -> InterruptedRun:
-    if not unfinished.exists():
-        return InterruptedRun("It had only begun: start again.")
-    return InterruptedRun(f"What was learned is in {unfinished}. Add --resume to continue.")
+@contextmanager
+def resumable(unfinished: Path) -> Iterator[None]:
+    """Say how to continue a run that ends early in this block, and leave nothing that is of no use for it."""
+    began_before = unfinished.exists()
+    try:
+        yield
+    except (KeyboardInterrupt, OSError, MemoryError) as error:
+        learned = unfinished.is_dir() and any(path.name != "job.json" for path in unfinished.iterdir())
+        if not learned and not began_before:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        where = f"What was learned is in {unfinished}. Add --resume to continue."
+        if isinstance(error, KeyboardInterrupt):
+            raise InterruptedRun(where if learned else "It had only begun: start again.") from None
+        if not learned or isinstance(error, FileExistsError | FileNotFoundError):
+            raise
+        raise OSError(f"{error or type(error).__name__}. {where}") from None
 
 
 def _write_labels(
     out: Path, ids: list[str], found: Any, result: FitResult, novelty: Any = None
 ) -> dict[str, int]:
     """Write a CSV of the most probable class of each sample; return how many each class got."""
-    from cdknet.runs.files import csv_bytes, replace_file
+    from cdknet.runs.files import replace_file, spreadsheet_bytes
 
     best, classes = found.argmax(axis=1), result.classes
     n_old = len(classes) - result.n_new_classes
@@ -430,7 +440,7 @@ def _write_labels(
             [*header, "novelty"],
             [[*row, f"{v:.4f}"] for row, v in zip(rows, novelty, strict=True)],
         )
-    replace_file(out, csv_bytes(header, rows))
+    replace_file(out, spreadsheet_bytes(header, rows))
     return {str(name): int((best == c).sum()) for c, name in enumerate(classes)}
 
 

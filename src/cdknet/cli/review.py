@@ -188,7 +188,10 @@ def _session(
 
     again = _samples_again(run, data, reading)
     opened = open_run(run, **again, note=lambda text: say(text, quiet=quiet))
-    return Session(opened, truth=read_truth(opened, truth) if truth else None, read_only=read_only)
+    session = Session(opened, truth=read_truth(opened, truth) if truth else None, read_only=read_only)
+    if session.left_out:
+        say(session.left_out, quiet=quiet)
+    return session
 
 
 def _has_screen() -> bool:

@@ -62,6 +62,12 @@ def reason(error: BaseException) -> str:
     return (text[0][:200] if text else type(error).__name__).rstrip(".")
 
 
+def check_text(path: Path, line: str) -> None:
+    """Raise if a line of a text file holds NUL: UTF-16 without a mark is valid UTF-8, but full of them."""
+    if "\0" in line:
+        raise ValueError(f"{path}: must be UTF-8 text. Got NUL characters, as in UTF-16. Save it as UTF-8.")
+
+
 @contextlib.contextmanager
 def as_value_error(path: Path, kind: str) -> Iterator[None]:
     """Turn any error that a decoder raises in this block into one ValueError that names the file.
@@ -323,8 +329,10 @@ def odd_labels(y: AnyArray) -> tuple[str, ...]:
         for n in alike.values()
         if n[1:]
     ]
+    hidden = (name for name in names.tolist() if unseen(name))
     return (
         *same_but_case,
+        *(f"label {printable(name)!r} has characters that nobody can see" for name in hidden),
         *(
             f"label {name!r} ({count:,} samples) is taken for the name of a class; blank is unlabelled"
             for name, count in zip(names.tolist(), counts.tolist(), strict=True)
@@ -379,6 +387,27 @@ def labels_from_array(path: Path, y: AnyArray, n: int, size: int) -> tuple[AnyAr
             raise ValueError(f"{path}: y must fit 64-bit whole numbers. Got {int(y.max())}.")
         return y.astype(np.int64), ()
     raise ValueError(f"{path}: y must hold whole numbers or text. Got values of type {y.dtype}.")
+
+
+def unseen(text: str) -> str:
+    """The characters of `text` that nobody can see: control characters, marks of direction, fillers.
+
+    Joiners and non-joiners between letters that are not ASCII change how these look, so they are not unseen.
+    """
+    return "".join(_UNSEEN.findall(text))
+
+
+_UNSEEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
+    "\u2060-\u206f\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff\ud800-\udfff]"
+    "|(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])"
+)
+
+
+def printable(text: str) -> str:
+    """`text` for a terminal: characters that nobody can see, which may also move its cursor, are escaped."""
+    return _UNSEEN.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 def is_number(text: str) -> bool:

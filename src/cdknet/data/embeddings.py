@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import DECIMAL_COMMA, check_file, check_finite, ids_from_text, is_number, reshaped, row_ids
+from .checks import (
+    DECIMAL_COMMA,
+    check_file,
+    check_finite,
+    check_text,
+    ids_from_text,
+    is_number,
+    reshaped,
+    row_ids,
+)
 from .samples import Samples
 
 LONGEST_LINE = 4 * 2**20  # characters
@@ -47,6 +56,7 @@ def _lines(path: Path, file: Any) -> Iterator[list[str]]:
     while line := file.readline(LONGEST_LINE + 1):
         if len(line) > LONGEST_LINE:
             raise ValueError(f"{path}: a line must be at most {LONGEST_LINE:,} characters. Got a longer one.")
+        check_text(path, line)
         cells = _cells(line)
         if not cells or (
             cells[0].startswith("#") and not (len(cells) > 2 and all(map(is_number, cells[1:])))

@@ -115,6 +115,8 @@ def open(
     OSError
         If the path does not exist or cannot be read.
     """
+    if not os.fspath(path):
+        raise ValueError("The path must name a file or a folder. Got no name. Write . for this folder.")
     where = Path(path)
     given = {
         "label_column": label_column,
@@ -165,6 +167,11 @@ def _kind(path: Path) -> Kind:
     if not exists:
         raise FileNotFoundError(f"{str(path)[:300]}: no such file or folder. Check the path.")
     suffix = path.suffix.lower()
+    if is_folder and _is_run(path):
+        raise ValueError(
+            f"{path}: must hold samples. Got a run folder, whose pictures show what was found. Name the file "
+            f"of samples: those of the run, if it stores them, are in {path / 'samples.npy'}."
+        )
     if is_folder:
         return _folder_kind(path)
     for kind in KINDS:
@@ -184,6 +191,15 @@ def _kind(path: Path) -> Kind:
     raise ValueError(
         f"{path}: must be a supported kind of file. Supported are {listed}. Convert it to one of these."
     )
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether the folder is a run of ours, by the first bytes of its config.json."""
+    config = folder / "config.json"
+    if not config.is_file() or not os.access(config, os.R_OK):
+        return False
+    with config.open("rb") as file:
+        return b'"cdknet-run"' in file.read(200)
 
 
 def _folder_kind(folder: Path) -> Kind:

@@ -28,21 +28,24 @@ def read_labels(path: str | Path) -> dict[str, str]:
         raise ValueError(f"{path}: must be a CSV in UTF-8. Got {error}.{advice}") from None
     head = [name.lower() for name in lines[0]] if lines else []
     if not {"id", "label"} <= set(head):
-        raise ValueError(f"{path}: must be {wanted}. Got {lines[0] if lines else 'an empty file'}.")
+        raise ValueError(
+            f"{path}: must be {wanted}. Got {str(lines[0])[:200] if lines else 'an empty file'}."
+        )
     odd = next((i for i, line in enumerate(lines) if len(line) != len(head)), None)
     if odd is not None:
         raise ValueError(
             f"{path}: every row must have {len(head)} cells. Got {len(lines[odd])} in row {odd - 1}."
         )
-    rows = [(line[head.index("id")], line[head.index("label")]) for line in lines[1:]]
+    id, label = head.index("id"), head.index("label")
+    rows = [(line[id], line[label]) for line in lines[1:]]
     labels: dict[str, str] = {}
-    y = labels_from_text(path, [label for _, label in rows], path.stat().st_size)
-    for (name, _), label in zip(rows, map(str, y.tolist()), strict=True):
-        if label == str(UNLABELED):
+    y = labels_from_text(path, [text for _, text in rows], path.stat().st_size)
+    for (name, _), found in zip(rows, map(str, y.tolist()), strict=True):
+        if found == str(UNLABELED):
             continue
-        if labels.setdefault(name, label) != label:
+        if labels.setdefault(name, found) != found:
             raise ValueError(
-                f"{path}: an id must have only one label. Got {labels[name]!r} and {label!r} for {name!r}."
+                f"{path}: an id must have only one label. Got {labels[name]!r} and {found!r} for {name!r}."
             )
     if not labels:
         raise ValueError(f"{path}: must label at least one sample. Got none.")

@@ -10,9 +10,10 @@ import numpy as np
 
 from .checks import LONGEST_NAME, as_value_error, check_file, check_memory, lost_in_float32
 from .samples import Samples
-from .tables import FIX_GAP, Feature, Roles, TableOptions, TableParts, assemble, roles_of
+from .tables import FIX_GAP, Feature, Numbers, Roles, TableOptions, TableParts, assemble, roles_of
 
 ROWS_PER_BATCH = 65_536
+CELLS_PER_BATCH = 2**24
 LARGEST_THRIFT = 100_000_000  # bytes of one string in the file's metadata
 
 
@@ -51,8 +52,8 @@ def _read(
         schema, rows = table.schema_arrow, table.metadata.num_rows
         names = list(schema.names)
         _check_size(path, table.metadata, size)
-        kinds = {name: _column_kind(pa, schema.field(name).type) for name in names if names.count(name) == 1}
         roles = roles_of(path, names, options)
+        kinds = {field.name: _column_kind(pa, field.type) for field in schema}
         for j in roles.features:
             if not kinds[names[j]]:
                 raise ValueError(
@@ -61,17 +62,18 @@ def _read(
                 )
     texts = [name for name in names if kinds[name] == "text"]
     features = [Feature(names[j], is_text=kinds[names[j]] == "text") for j in roles.features]
+    numbers: Numbers = []
     labels: list[str] = []
     ids: list[str] = []
     n = 0
     # text stays dictionary-encoded: a name repeated a million times is stored once
     with pa.parquet.ParquetFile(path, read_dictionary=texts, **limits) as table:
-        for batch in table.iter_batches(ROWS_PER_BATCH):
+        for batch in table.iter_batches(max(1, min(ROWS_PER_BATCH, CELLS_PER_BATCH // len(names)))):
             if n + len(batch) > rows:
                 raise ValueError(
                     f"{path}: must hold the {rows:,} rows that it declares. Got more. It may be corrupted."
                 )
-            _append(path, pa, batch, roles, features, n, bool(options.fill))
+            _append(path, pa, batch, roles, features, numbers, n, bool(options.fill))
             if roles.label is not None:
                 labels += _as_text(path, batch.column(roles.label), "labels", n)
             if roles.id is not None:
@@ -79,7 +81,7 @@ def _read(
             n += len(batch)
     if n != rows or n == 0:
         raise ValueError(f"{path}: must hold the {rows:,} rows that it declares, at least one. Got {n:,}.")
-    return assemble(TableParts(path, size, n, names, roles, features, labels, ids), shape, options)
+    return assemble(TableParts(path, size, n, names, roles, features, numbers, labels, ids), shape, options)
 
 
 def _check_size(path: Path, metadata: Any, size: int) -> None:
@@ -104,9 +106,18 @@ def _column_kind(pa: Any, kind: Any) -> str:
 
 
 def _append(
-    path: Path, pa: Any, batch: Any, roles: Roles, features: list[Feature], start: int, fill: bool
+    path: Path,
+    pa: Any,
+    batch: Any,
+    roles: Roles,
+    features: list[Feature],
+    numbers: Numbers,
+    start: int,
+    fill: bool,
 ) -> None:
     """Append a batch of rows to the columns."""
+    block = np.empty((len(batch), sum(not feature.is_text for feature in features)), np.float32)
+    at = 0
     for j, feature in zip(roles.features, features, strict=True):
         column = batch.column(j)
         if feature.is_text:
@@ -123,7 +134,9 @@ def _append(
         wide = np.asarray(column).astype(np.float64)  # gaps become NaN; booleans with gaps are objects
         feature.lost |= len(lost_in_float32(wide[:, None])) > 0
         with np.errstate(over="ignore"):
-            feature.blocks.append(wide.astype(np.float32))
+            block[:, at] = wide
+        at += 1
+    numbers.append(block)
 
 
 def _as_text(path: Path, column: Any, what: str, start: int) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,13 +59,11 @@ class Samples:
         if self.columns is None or self.columns == columns:
             return self
         here, there = set(self.columns), set(columns)
-        text = tuple(
-            f"{head}="
-            for head in self.categories
-            if (any(c.startswith(f"{head}=") for c in columns) if categories is None else head in categories)
-        )
-        missing = [c for c in columns if c not in here and not c.startswith(text)]
-        unknown = [c for c in self.columns if c not in there and not c.startswith(text)]
+        heads = set(self.categories if categories is None else categories) & set(self.categories)
+        if categories is None:
+            heads = {head for head in heads if any(c.startswith(f"{head}=") for c in columns)}
+        missing = [c for c in columns if c not in here and not _is_value_of(c, heads)]
+        unknown = [c for c in self.columns if c not in there and not _is_value_of(c, heads)]
         if missing or unknown:
             what = f"no column {missing[0]!r}" if missing else f"a column {unknown[0]!r} that was not there"
             if missing and missing[0] in self.categories:
@@ -79,14 +77,19 @@ class Samples:
                 f"They were {', '.join(columns[:20])}{', ...' if len(columns) > 20 else ''}."
             )
         flat = self.X.reshape(len(self.X), -1)
-        notes = list(self.notes)
+        notes, at = list(self.notes), {name: j for j, name in enumerate(self.columns)}
         for name in (c for c in self.columns if c not in there):
             head, _, value = name.partition("=")
-            rows = int((flat[:, self.columns.index(name)] != 0).sum())
+            rows = int((flat[:, at[name]] != 0).sum())
             notes.append(f"column {head!r}: {value!r} was not there before, in {rows} row(s) taken for none")
         X = np.zeros((len(flat), len(columns)), flat.dtype)
         for j, name in enumerate(columns):
             if name in here:
-                X[:, j] = flat[:, self.columns.index(name)]
+                X[:, j] = flat[:, at[name]]
         X = X.reshape(len(X), *self.X.shape[1:]) if self.X.ndim > 2 else X
         return replace(self, X=X, columns=columns, notes=tuple(notes))
+
+
+def _is_value_of(column: str, heads: Collection[str]) -> bool:
+    """Whether the column is a value of one of these categories: "colour=red" of "colour"."""
+    return any(column[:at] in heads for at, letter in enumerate(column) if letter == "=")

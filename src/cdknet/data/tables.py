@@ -11,7 +11,8 @@ from __future__ import annotations
 import csv
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ from .checks import (
     check_file,
     check_finite,
     check_memory,
+    check_text,
     ids_from_text,
     is_number,
     labels_from_text,
@@ -72,11 +74,11 @@ INDEX = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # the names that pandas 
 
 
 class Feature:
-    """One feature column while it is read: numbers, or codes of categories in order of appearance."""
+    """One feature column while it is read. Columns of text have codes, those of numbers are in `Numbers`."""
 
     def __init__(self, name: str, is_text: bool) -> None:
         self.name, self.is_text = name, is_text
-        self.blocks: list[AnyArray] = []
+        self.blocks: list[AnyArray] = []  # codes of categories, in order of appearance
         self.codes: dict[str, int] = {}
         self.is_boolean = False  # its numbers are written True and False
         self.lost = False  # its numbers differ by less than the precision of float32
@@ -101,6 +103,11 @@ class Feature:
                 f"{path}: numbers must have a decimal point. Got {values[0]!r} in column {self.name!r}. "
                 "Write 1.5 instead of 1,5, and 1000 instead of 1,000 if a thousand is meant."
             )
+
+
+# Blocks of rows, (rows, columns of numbers) float32. One array per block, not one per column: a table of
+# genes has 50,000 columns.
+Numbers = list[NDArray[np.float32]]
 
 
 def read_csv(path: Path, *, shape: Sequence[int] | None = None, **options: Any) -> Samples:
@@ -137,22 +144,24 @@ def _read_csv(
         names = [name.strip() for name in first]
     roles = roles_of(path, names, options)
     features: list[Feature] = []
+    numbers: Numbers = []
     labels: list[str] = []
     ids: list[str] = []
     n = 0
     for block in _blocks(rows):
         _check_widths(path, block, names, n)
         if n == 0:
-            features = [_new_feature(names[j], block, j, options) for j in roles.features]
+            as_text = set(options.text_if_there)
+            features = [_new_feature(names[j], block, j, as_text, options.fill) for j in roles.features]
         if roles.label is not None:
             labels.extend(row[roles.label] for row in block)
         if roles.id is not None:
             ids.extend(row[roles.id].strip() for row in block)
-        _append(path, block, roles, features, n, bool(options.fill))
+        _append(path, block, roles, features, numbers, n, bool(options.fill))
         n += len(block)
     if n == 0:
         raise ValueError(f"{path}: must hold at least one row of values. Got column names only.")
-    return assemble(TableParts(path, size, n, names, roles, features, labels, ids), shape, options)
+    return assemble(TableParts(path, size, n, names, roles, features, numbers, labels, ids), shape, options)
 
 
 def csv_rows(path: Path, file: Any) -> Iterator[list[str]]:
@@ -168,6 +177,7 @@ def csv_rows(path: Path, file: Any) -> Iterator[list[str]]:
                     f"{path}: a row must be at most {LONGEST_ROW:,} characters. Got a longer one. "
                     "Is a quotation mark missing?"
                 )
+            check_text(path, line)
             yield line
 
     source = lines()
@@ -197,11 +207,8 @@ def _blocks(rows: Iterator[list[str]]) -> Iterator[list[list[str]]]:
 
 def roles_of(path: Path, names: list[str], options: TableOptions) -> Roles:
     """The role of each column; dropped columns have none."""
-    duplicates = (
-        sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    )
-    if duplicates:
-        raise ValueError(f"{path}: column names must be unique. Got {duplicates[0]!r} more than once.")
+    if (twice := repeated(names)) is not None:
+        raise ValueError(f"{path}: column names must be unique. Got {twice[:60]!r} more than once.")
     known = [
         name or (optional if optional in names else None)
         for name, optional in (
@@ -213,15 +220,15 @@ def roles_of(path: Path, names: list[str], options: TableOptions) -> Roles:
     id = _column(path, names, known[1], ID_NAMES, "id_column")
     if label is not None and label == id:
         raise ValueError(f"{path}: label_column and id_column must differ. Got {names[label]!r} for both.")
-    left_out = {_column(path, names, name, (), "drop") for name in options.drop}
-    left_out |= {names.index(name) for name in options.drop_if_there if name in names} - {label, id}
+    at = {name: j for j, name in enumerate(names)}
+    left_out = {at[name] if name in at else _column(path, names, name, (), "drop") for name in options.drop}
+    left_out |= {at[name] for name in options.drop_if_there if name in at} - {label, id}
     if left_out & {label, id} - {None}:
         raise ValueError(f"{path}: drop must name feature columns. Got the column of labels or ids.")
-    features = [
-        j for j, name in enumerate(names) if j not in (label, id, *left_out) and not INDEX.fullmatch(name)
-    ]
+    other = left_out | {label, id}
+    features = [j for j, name in enumerate(names) if j not in other and not INDEX.fullmatch(name)]
     if not features:
-        raise ValueError(f"{path}: must have a feature column besides labels and ids. Got {names}.")
+        raise ValueError(f"{path}: must have a feature column besides labels and ids. Got {_listed(names)}.")
     return Roles(label, id, features)
 
 
@@ -231,8 +238,9 @@ def _column(
     """The column that the user named, or the one with a usual name, or None."""
     if wanted is not None:
         if wanted not in names:
-            listed = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-            raise ValueError(f"{path}: {option} must name a column. Got {wanted!r}; there are {listed}.")
+            raise ValueError(
+                f"{path}: {option} must name a column. Got {wanted!r}; there are {_listed(names)}."
+            )
         return names.index(wanted)
     found = [j for j, name in enumerate(names) if name.lower() in usual]
     if len(found) > 1:
@@ -241,6 +249,16 @@ def _column(
             f"{path}: only one column may look like its {option}. Got {listed}. Name the one to use."
         )
     return found[0] if found else None
+
+
+def repeated(names: Sequence[str]) -> str | None:
+    """The first name that occurs again, or None. One pass: a file may have a million columns."""
+    seen: set[str] = set()
+    return next((name for name in names if name in seen or seen.add(name)), None)  # type: ignore[func-returns-value]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(name[:60] for name in names[:20]) + (", ..." if len(names) > 20 else "")
 
 
 def _check_widths(path: Path, block: list[list[str]], names: list[str], start: int) -> None:
@@ -256,16 +274,16 @@ def _is_gap(cell: str) -> bool:
     return cell.strip().lower() in GAPS
 
 
-def _new_feature(name: str, block: list[list[str]], column: int, options: TableOptions) -> Feature:
+def _new_feature(
+    name: str, block: list[list[str]], column: int, as_text: Collection[str], fill: object
+) -> Feature:
     """The feature for a column: its first cell that is not a gap decides whether it is text.
 
     True and False alone become 1 and 0, as in Parquet. A column of gaps is text, unless they are filled.
     """
     cells = (row[column].strip().lower() for row in block if not _is_gap(row[column]))
-    first = next(cells, "0" if options.fill else "")
-    is_boolean = (
-        name not in options.text_if_there and first in BOOLEANS and all(cell in BOOLEANS for cell in cells)
-    )
+    first = next(cells, "0" if fill else "")
+    is_boolean = name not in as_text and first in BOOLEANS and all(cell in BOOLEANS for cell in cells)
     feature = Feature(name, is_text=not is_boolean and not is_number(first))
     feature.is_boolean = is_boolean
     return feature
@@ -285,16 +303,32 @@ def _as_numbers(cells: list[list[str]], fill: bool) -> NDArray[np.float64]:
         return np.array([["nan" if _is_gap(c) else c for c in row] for row in cells], dtype=np.float64)
 
 
+def _picked(block: list[list[str]], columns: list[int]) -> list[list[str]]:
+    """These columns of the rows. A table may have 50,000 of them, so no Python code runs per cell."""
+    if len(columns) == len(block[0]):
+        return block
+    if len(columns) == 1:
+        return [[row[columns[0]]] for row in block]
+    pick = itemgetter(*columns)
+    return [list(pick(row)) for row in block]
+
+
 def _append(
-    path: Path, block: list[list[str]], roles: Roles, features: list[Feature], start: int, fill: bool
+    path: Path,
+    block: list[list[str]],
+    roles: Roles,
+    features: list[Feature],
+    numbers: Numbers,
+    start: int,
+    fill: bool,
 ) -> None:
     """Append a block of rows to the columns; numbers are converted in one numpy call."""
-    numbers = [j for j, feature in zip(roles.features, features, strict=True) if not feature.is_text]
-    values: NDArray[np.float32] | None = None
-    if numbers:
-        whole = len(numbers) == len(block[0])
-        cells = block if whole else [[row[j] for j in numbers] for row in block]
-        booleans = [k for k, j in enumerate(numbers) if features[roles.features.index(j)].is_boolean]
+    numeric = [feature for feature in features if not feature.is_text]
+    if numeric:
+        cells = _picked(
+            block, [j for j, one in zip(roles.features, features, strict=True) if not one.is_text]
+        )
+        booleans = [k for k, feature in enumerate(numeric) if feature.is_boolean]
         for row in cells if booleans else ():
             for k in booleans:
                 row[k] = BOOLEANS.get(row[k].strip().lower(), row[k])
@@ -307,17 +341,19 @@ def _append(
                 for k, c in enumerate(row)
                 if not _is_number_or_filled(c, fill)
             )
-            name = features[roles.features.index(numbers[k])].name
+            name = numeric[k].name
             got = repr(cells[i][k][:40]) if cells[i][k].strip() else "a blank cell"
             raise ValueError(
                 f"{path}: column {name!r} holds numbers, so every row must have one. "
                 f"Got {got} in row {start + i}. {FIX_GAP if _is_gap(cells[i][k]) else FIX_OTHER}"
             ) from None
         for at in lost_in_float32(wide):
-            features[roles.features.index(numbers[at])].lost = True
+            numeric[at].lost = True
         with np.errstate(over="ignore"):
-            values = wide.astype(np.float32)  # too large for float32 becomes infinite, which assemble reports
-    at = 0
+            # too large for float32 becomes infinite, which assemble reports
+            numbers.append(wide.astype(np.float32))
+    if len(numeric) == len(features):
+        return
     for j, feature in zip(roles.features, features, strict=True):
         if feature.is_text:
             cells_of = [row[j].strip() for row in block]
@@ -331,10 +367,6 @@ def _append(
                     "Fix it or drop the column."
                 )
             feature.encode(path, cells_of)
-        else:
-            assert values is not None
-            feature.blocks.append(values[:, at])
-            at += 1
 
 
 class TableParts(NamedTuple):
@@ -346,13 +378,14 @@ class TableParts(NamedTuple):
     names: list[str]  # of all columns
     roles: Roles
     features: list[Feature]
+    numbers: Numbers
     labels: list[str]
     ids: list[str]
 
 
 def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptions) -> Samples:
     """Put the columns side by side, categories as 0/1 columns, and report in the notes what was done."""
-    path, size, n, names, roles, features, labels, ids = parts
+    path, size, n, names, roles, features, blocks, labels, ids = parts
     widths = [len(feature.codes) if feature.is_text else 1 for feature in features]
     check_memory(path, 4 * n * sum(widths), size, "the table")
     X = np.zeros((n, sum(widths)), np.float32)
@@ -361,14 +394,11 @@ def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptio
     numbers: dict[str, int] = {}  # position of each column of numbers
     for feature, width in zip(features, widths, strict=True):
         at, row = len(heads), 0
-        for block in feature.blocks:
-            if feature.is_text:
-                X[np.arange(row, row + len(block)), at + block] = 1
-            else:
-                X[row : row + len(block), at] = block
-            row += len(block)
-        feature.blocks.clear()
         if feature.is_text:
+            for codes in feature.blocks:
+                X[np.arange(row, row + len(codes)), at + codes] = 1
+                row += len(codes)
+            feature.blocks.clear()
             feature.refuse_decimal_commas(path)
             values = [value or "(blank)" for value in feature.codes]
             heads += [f"{feature.name}={value}" for value in values]
@@ -380,9 +410,13 @@ def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptio
             if feature.lost:
                 what = "varies by less than float32 can represent: subtract its mean, or drop it"
                 notes.append(f"column {feature.name!r} {what}")
+    where, row = np.array(list(numbers.values()), dtype=np.intp), 0
+    for block in blocks:
+        X[row : row + len(block), where] = block
+        row += len(block)
+    blocks.clear()
     fills = _fill(path, X, numbers, options.fill, notes)
-    if len(set(heads)) < len(heads):
-        twice = next(head for head in heads if heads.count(head) > 1)
+    if (twice := repeated(heads)) is not None:
         raise ValueError(
             f"{path}: feature names must be unique. Got two called {twice!r}, a column and a value "
             "of another column. Rename the column."
@@ -394,8 +428,9 @@ def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptio
         y = labels_from_text(path, labels, size)
         hidden = np.count_nonzero(y == (UNLABELED if y.dtype.kind == "i" else str(UNLABELED)))
         notes.insert(0, f"labels from column {names[roles.label]!r}; {hidden:,} of {n:,} samples unlabelled")
-    for j in (j for j in range(len(names)) if j not in (roles.label, roles.id, *roles.features)):
-        dropped = names[j] in (*options.drop, *options.drop_if_there)
+    wanted = {*options.drop, *options.drop_if_there}
+    for j in sorted(set(range(len(names))) - {roles.label, roles.id, *roles.features}):
+        dropped = names[j] in wanted
         why = "" if dropped else " is the index of a data frame and"
         notes.append(f"column {j} ({names[j]!r}){why} was left out")
     rows = row_ids(n)

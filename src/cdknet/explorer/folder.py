@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cdknet.data.arrays import load_npy
 from cdknet.explorer.journal import JOURNAL, Journal
 from cdknet.explorer.review import REJECTED, Review, ids_of
 from cdknet.runs import figures
@@ -23,6 +24,7 @@ from cdknet.runs.fingerprints import samples_digest
 from cdknet.runs.format import LABELS, Run, read_run
 
 _DIGITS = re.compile(r"([0-9]+)")
+FARTHEST = 1e30  # of a place on a map; NaN is not below it
 SAVED_MAP = "map.npy"  # a map that the explorer computed for a run without one
 
 
@@ -172,7 +174,7 @@ def _check_samples(opened: OpenedRun, sample_ids: Sequence[str] | None) -> None:
 
 def _check_values(opened: OpenedRun, samples: NDArray[Any]) -> None:
     """Raise if the passed samples are not those of the run, as far as the run can tell."""
-    expected, stored = opened.config.get("samples_digest"), opened.contents.samples
+    expected, stored = opened.config["samples_digest"], opened.contents.samples
     if expected is None and stored is not None:
         expected = samples_digest(stored)
     if expected is not None and samples_digest(samples) != expected:
@@ -188,11 +190,11 @@ def _map(folder: Path, run: Run, note: Callable[[str], None] | None) -> NDArray[
     saved = folder / SAVED_MAP
     if points is None and saved.is_file() and not saved.is_symlink():
         try:
-            points = np.load(saved, allow_pickle=False)
-        except (ValueError, EOFError):
+            points = np.array(load_npy(saved))
+        except (ValueError, OSError):
             points = None
     usable = points is not None and points.shape == (len(run), 2) and points.dtype.kind in "fiu"
-    if points is None or not usable or not np.isfinite(points).all():
+    if points is None or not usable or not (np.abs(points.astype(np.float64)) < FARTHEST).all():
         if note is not None:
             note("This run has no map yet: computing one. It is saved for the next time.")
         points = figures.map_2d(run.features, seed=run.seed % 2**32)

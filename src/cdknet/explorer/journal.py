@@ -1,7 +1,8 @@
 """The journal of a review: `review.jsonl`, one line per action.
 
-The file alone defines the state. A line is written and synced before the state in memory changes. An
-incomplete last line, left by a killed process, is removed by the next writer. Several processes may share one
+The file alone defines the state. A line is written and synced before the state in memory changes. A
+damaged last line, left by a killed process or a power cut, is reported when the run is opened, and the next
+writer moves it to review.jsonl.removed. Several processes may share one
 journal: to write, each takes the lock of the file and first reads what the others have written.
 """
 
@@ -22,6 +23,7 @@ from cdknet.explorer.review import Change, Ids, Review, ReviewError, Splitter, c
 
 JOURNAL = "review.jsonl"
 FORMAT, VERSION = "cdknet-review", 1
+REMOVED = ".removed"  # what a damaged end of the journal is moved to
 
 
 class Stale(Exception):
@@ -81,6 +83,21 @@ class Journal:
 
     # Reading
 
+    def left_out(self) -> str | None:
+        """A sentence if the file ends in something that is no line of a review, and nobody is writing."""
+        try:
+            with self._mutex, _open_plain(self.path, os.O_RDONLY) as file, _locked(file):
+                self.catch_up()
+                rest = file.seek(0, os.SEEK_END) - self._offset
+        except OSError:  # there is no journal, or it cannot be locked
+            return None
+        if not rest:
+            return None
+        return (
+            f"{self.path.name} ends in a damaged line of {rest} bytes, which is left out: the review is at "
+            f"revision {self.revision}. The next change moves that line to {self.path.name}{REMOVED}."
+        )
+
     @property
     def undo_summary(self) -> str | None:
         return self._done[-1].summary if self._done else None
@@ -97,7 +114,7 @@ class Journal:
             yield self
 
     def catch_up(self) -> None:
-        """Read complete lines that are not yet in the state. An incomplete last line is ignored."""
+        """Read complete lines that are not yet in the state. A damaged last line is not: see `left_out`."""
         with self._mutex:
             try:
                 size = self.path.stat().st_size
@@ -131,7 +148,7 @@ class Journal:
     def _replay(self, entry: dict[str, Any]) -> None:
         if self._offset == 0:
             if entry.get("format") != FORMAT or entry.get("version") != VERSION:
-                raise self._damaged(f"{str(entry)[:80]} in its first line")
+                raise self._damaged(f"{json.dumps(entry)[:80]} in its first line")
             if entry.get("run") != self.run:
                 raise ReviewError(
                     f"{self.path} must be the review of this run. Got that of another run. "
@@ -139,9 +156,11 @@ class Journal:
                 )
             return
         try:
-            if entry["revision"] != self.revision + 1:
-                raise ValueError(f"revision {entry['revision']} after {self.revision}")
+            if type(entry["revision"]) is not int or entry["revision"] != self.revision + 1:
+                raise ValueError(f"revision {str(entry['revision'])[:40]} after {self.revision}")
             if "do" in entry:
+                if not isinstance(entry["do"], dict):
+                    raise ValueError("an action that is not an object")
                 change = change_of(self.review, entry["do"])
                 self._advance(Entry(entry["revision"], str(entry["when"]), change.summary, change))
             elif "undo" in entry and self._done and self._done[-1].revision == entry["undo"]:
@@ -150,8 +169,8 @@ class Journal:
                 self._redo()
             else:
                 raise ValueError("a line that does not follow from the one before")
-        except (KeyError, TypeError, ValueError, zlib.error) as error:
-            raise self._damaged(f"at revision {self.revision + 1}: {error}") from None
+        except (LookupError, TypeError, ValueError, ArithmeticError, zlib.error) as error:
+            raise self._damaged(f"at revision {self.revision + 1}: {str(error)[:200]}") from None
         self.revision += 1
 
     def _damaged(self, what: str) -> ReviewError:
@@ -236,12 +255,21 @@ class Journal:
         ):
             self.catch_up()
             if file.seek(0, os.SEEK_END) != self._offset:
+                self._set_aside(file)
                 file.truncate(self._offset)
             if revision != self.revision:
                 raise Stale(self.revision)
             if self._offset == 0:
                 self._append(file, {"format": FORMAT, "version": VERSION, "run": self.run})
             yield file
+
+    def _set_aside(self, file: Any) -> None:
+        """Keep what follows the last readable line beside the journal: it may have been an action."""
+        file.seek(self._offset)
+        with self.path.with_name(self.path.name + REMOVED).open("ab") as aside:
+            aside.write(file.read().rstrip(b"\n") + b"\n")
+            aside.flush()
+            os.fsync(aside.fileno())
 
     def _append(self, file: Any, entry: dict[str, Any]) -> None:
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"

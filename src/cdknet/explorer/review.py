@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import re
+import unicodedata
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.runs.format import MOST_CLASSES, NOISE
+from cdknet.data.checks import unseen
+from cdknet.runs.format import NOISE
+from cdknet.runs.schema import MOST_CLASSES
 
 REJECTED = 65535  # the class id of samples that are noise
 LONGEST_NAME, LONGEST_NOTE, MOST_PARTS = 100, 4000, 20
@@ -191,17 +194,18 @@ def resolve(
     if kind == "move" and asked.get("to") is None:
         rows = _rows(review, asked.get("samples"))
         name = asked.get("name")
-        name = _unused_names(review, [], "")[0] if name is None else _name(review, name)
+        name = _unused_names(review, [], "")[0] if name is None else _name(review, _seen_name(name))
         return {"kind": "move", "samples": rows.tolist(), "to": _unused_ids(review, 1)[0], "name": name}
     if kind == "move":
         if asked.get("name") is not None:
             raise ReviewError("name must be left out when samples move to an existing class.")
         rows = _rows(review, asked.get("samples"))
         return {"kind": "move", "samples": rows.tolist(), "to": _class_id(review, asked["to"])}
+    if kind == "rename":
+        return {"kind": kind, "class": asked.get("class"), "name": _seen_name(asked.get("name"))}
     if kind not in KINDS:
         raise ReviewError(f"kind must be one of {', '.join(KINDS)}. Got {str(kind)[:40]!r}.")
     wanted = {
-        "rename": ("class", "name"),
         "merge": ("classes", "into"),
         "mark_old": ("class", "old"),
         "note": ("class", "text"),
@@ -254,9 +258,13 @@ def _split(review: Review, action: Mapping[str, Any]) -> Change:
     class_id = _class_id(review, action["class"])
     ids, names = [_new_id(review, i) for i in action["ids"]], action["names"]
     rows = review.members(class_id)
-    parts = _unpacked(action["parts"], np.uint8)
-    if len(parts) != len(rows) or len(names) != len(ids) or (len(parts) and parts.max() > len(ids)):
+    parts = _unpacked(action["parts"], np.uint8, len(rows))
+    if len(names) != len(ids) or (len(parts) and parts.max() > len(ids)):
         raise ReviewError("parts must assign every sample of the class to a part. Got something else.")
+    if not all(
+        isinstance(name, str) and 1 <= len(name) <= LONGEST_NAME and _encodable(name) for name in names
+    ):
+        raise ReviewError(f"names must be texts of 1 to {LONGEST_NAME} characters. Got something else.")
     moved = parts > 0
     after = np.array([class_id, *ids], dtype=np.uint16)[parts[moved]]
     record = review.classes[class_id]
@@ -312,9 +320,7 @@ def _old(review: Review, action: Mapping[str, Any]) -> Change:
         record, rows = review.classes[class_id], review.members(class_id)
         records[class_id] = (record, None)
         what = f"{record.name} moved to known classes"
-    after = _unpacked(action["to"], np.uint16)
-    if len(after) != len(rows):
-        raise ReviewError(f"to must name a class for each of {_n_samples(rows)}. Got {len(after)}.")
+    after = _unpacked(action["to"], np.uint16, len(rows))
     found, sizes = np.unique(after, return_counts=True)
     for old in found.tolist():
         _check_kind(review, _class_id(review, old), "old", "be chosen as the old class")
@@ -465,8 +471,16 @@ def _packed(values: NDArray[np.unsignedinteger[Any]]) -> str:
     return base64.b64encode(zlib.compress(little.tobytes(), 6)).decode()
 
 
-def _unpacked(text: str, dtype: type[Unsigned]) -> NDArray[Unsigned]:
-    raw = zlib.decompress(base64.b64decode(text))
+def _unpacked(text: str, dtype: type[Unsigned], n: int) -> NDArray[Unsigned]:
+    """What `_packed` packed: exactly `n` numbers, so that no more memory is used than for them."""
+    size = n * np.dtype(dtype).itemsize
+    unpacker = zlib.decompressobj()
+    raw = unpacker.decompress(base64.b64decode(text, validate=True), size + 1)
+    if not unpacker.eof or unpacker.unused_data or len(raw) != size:
+        plural = "" if n == 1 else "s"
+        raise ReviewError(
+            f"There must be a class for each of {n} sample{plural}. Got another number of them."
+        )
     return np.frombuffer(raw, dtype=np.dtype(dtype).newbyteorder("<")).astype(dtype)
 
 
@@ -489,6 +503,16 @@ def _name(review: Review, asked: Any, except_for: int | None = None) -> str:
                 "Choose another name, or merge the two classes."
             )
     return name
+
+
+def _seen_name(asked: Any) -> Any:
+    """A new name in the one form of its letters (NFC), if everything in it can be seen.
+
+    Only a request is checked for this: a journal of an older version may have such names.
+    """
+    if isinstance(asked, str) and _encodable(asked) and unseen(asked.strip()):
+        raise ReviewError("name must have only characters that can be seen. Got some that cannot.")
+    return unicodedata.normalize("NFC", asked) if isinstance(asked, str) else asked
 
 
 def _encodable(text: str) -> bool:

@@ -17,12 +17,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import h11
 import uvicorn
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi import Path as InPath
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 import cdknet
 from cdknet.explorer.auth import Auth
@@ -33,6 +35,7 @@ from cdknet.explorer.schema import ActionBody, Answer, Conflict, Problem, Refine
 from cdknet.explorer.session import FORMATS, NotFound, Session
 
 STATIC = Path(__file__).parent / "static"
+PATIENCE = 30.0  # seconds in which a request must arrive whole
 
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     code: {"model": Problem} for code in (400, 401, 403, 404, 405, 413, 415, 421, 422)
@@ -294,6 +297,42 @@ def _answer_errors_in_json(app: FastAPI) -> None:
 # Running
 
 
+class Patient(H11Protocol):
+    """HTTP with a limit to patience: a request that has not arrived whole in that time is dropped.
+
+    Otherwise each unfinished request would hold a connection, and a file descriptor, forever.
+    """
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._rest()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait()  # for a request that began to arrive before
+
+    def _wait(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._rest()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(PATIENCE, self.transport.abort)
+
+    def _rest(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+
 class Explorer(uvicorn.Server):
     """A server for one session, on a socket that is already bound."""
 
@@ -304,6 +343,7 @@ class Explorer(uvicorn.Server):
         self.inner = make_app(session)
         config = uvicorn.Config(
             Auth(self.inner, self.token, host, self.port),
+            http=Patient,
             log_level="warning",
             access_log=False,  # its lines would show the token
             server_header=False,

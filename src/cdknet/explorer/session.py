@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.data.checks import is_number
 from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.journal import Done
@@ -23,7 +22,7 @@ from cdknet.explorer.review import NO_BEST_OLD, REJECTED, Review
 from cdknet.explorer.samples import Drawer
 from cdknet.inputs.kind import SampleKind, kind_of
 from cdknet.options import METHODS, Option, all_options, options_of
-from cdknet.runs.files import csv_bytes, shown
+from cdknet.runs.files import shown, spreadsheet_bytes
 from cdknet.runs.summary import confidence_sentence, mixture_sentence, used_options
 
 FORMATS = {
@@ -74,6 +73,7 @@ class Session:
     def __init__(self, run: OpenedRun, *, truth: Truth | None = None, read_only: bool = False) -> None:
         self.run, self.truth = run, truth
         self.journal = run.journal()
+        self.left_out = self.journal.left_out()
         self.read_only = read_only or not run.writable
         self.cards = Cards(run.features, run.confidence)
         self.cards.update(self.journal.review)
@@ -92,7 +92,7 @@ class Session:
         return self.journal.redo(revision)
 
     def _split(self, rows: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-        return divide(self.run.features[rows], k, seed=int(self.run.config.get("seed", 0)) % 2**32)
+        return divide(self.run.features[rows], k, seed=self.run.contents.seed % 2**32)
 
     @contextmanager
     def _up_to_date(self) -> Iterator[Review]:
@@ -140,7 +140,7 @@ class Session:
     def about(self) -> dict[str, Any]:
         """GET /api/run."""
         run, config = self.run, self.run.config
-        columns, confidence = config.get("columns"), config.get("confidence")
+        columns, confidence = config["columns"], config["confidence"]
         options = used_options(config)
         read = options_read(options)
         return {
@@ -164,12 +164,12 @@ class Session:
             "options": {name: options[name] for name in read},
             "option_help": read,
             "formats": {format: _cannot_write(format) for format in FORMATS},
-            "seed": config.get("seed"),
+            "seed": run.contents.seed,
             "mixture": mixture_sentence(config) or None,
             "confidence": confidence_sentence(confidence, run.contents.n_new) if confidence else None,
-            "notes": [shown(note) for note in config.get("notes", [])],
-            "source": Path(shown(config.get("source", "arrays"))).name,
-            "versions": config.get("versions", {}),
+            "notes": [shown(note) for note in [*config["notes"], *filter(None, [self.left_out])]],
+            "source": Path(shown(config["source"])).name,
+            "versions": config["versions"],
             "history": run.history,
             "seconds": round(sum(float(row.get("seconds", 0)) for row in run.history), 1),
             **self.scored(),
@@ -283,7 +283,7 @@ class Session:
         if self.run.samples is None or kind_of(self.run.sample_shape) is not SampleKind.VECTOR:
             return None
         values = np.asarray(self.run.samples[row], dtype=np.float64).ravel()[:MOST_VALUES]
-        columns = self.run.config.get("columns") or []
+        columns = self.run.config["columns"] or []
         names = [str(columns[j]) if j < len(columns) else f"feature {j}" for j in range(len(values))]
         return [[name, float(f"{value:.6g}")] for name, value in zip(names, values.tolist(), strict=True)]
 
@@ -380,13 +380,6 @@ def _cannot_write(format: str) -> str | None:
     return None if available else NO_PARQUET
 
 
-def _csv_cell(value: Any) -> Any:
-    """A value for CSV. Text that a spreadsheet would read as a formula gets a leading ', numbers do not."""
-    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) and not is_number(value):
-        return f"'{value}"
-    return int(value) if isinstance(value, bool) else "" if value is None else value
-
-
 def export(labels: dict[str, list[Any]], format: str) -> bytes:
     """The columns as a file in one of `FORMATS`."""
     if format == "json":
@@ -394,7 +387,7 @@ def export(labels: dict[str, list[Any]], format: str) -> bytes:
         lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
         return f"[\n{lines}\n]\n".encode()
     if format == "csv":
-        return csv_bytes(labels, ([_csv_cell(v) for v in row] for row in zip(*labels.values(), strict=True)))
+        return spreadsheet_bytes(labels, zip(*labels.values(), strict=True))
     if format != "parquet":
         raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.")
     try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 import cdknet
@@ -19,6 +20,7 @@ from cdknet.nets.model import Blueprint, Model
 from cdknet.options import DEFAULT_METHOD, all_options
 from cdknet.runs.files import from_plain, plain
 from cdknet.runs.format import Run, free_name
+from cdknet.runs.schema import filled
 from cdknet.runs.summary import used_options
 from cdknet.training.context import FitContext
 
@@ -41,34 +43,36 @@ def to_run(result: FitResult, ids: Sequence[str] | None, config: Mapping[str, An
     if result.best_old is not None:
         embedding["best_old"] = result.best_old.astype(np.int32)
     return Run(
-        config={
-            "options": {k: plain(v) for k, v in result.params.items()},
-            "plan": result.plan.as_json(),
-            "blueprint": result.blueprint._asdict(),
-            "classes": result.classes.tolist(),
-            "seed": result.seed,
-            "scale": result.model.scale,
-            "on_sphere": result.model.normalize,
-            "validation_accuracy": result.validation_accuracy,
-            "given_accuracy": result.given_accuracy,
-            "chosen": result.chosen,
-            "mixture": result.mixture,
-            "spent": result.spent,
-            "tuning": result.tuning,
-            "n_classes": result.n_classes,
-            "confidence": {
-                "overall": result.overall_confidence,
-                "classes": result.class_confidence.tolist(),
-                "calibration": result.calibration,
-            },
-            "versions": {
-                "cdknet": cdknet.__version__,
-                "torch": torch.__version__,
-                "numpy": np.__version__,
-                "python": platform.python_version(),
-            },
-            **config,
-        },
+        config=filled(
+            {
+                "options": {k: plain(v) for k, v in result.params.items()},
+                "plan": result.plan.as_json(),
+                "blueprint": result.blueprint._asdict(),
+                "classes": result.classes.tolist(),
+                "seed": result.seed,
+                "scale": result.model.scale,
+                "on_sphere": result.model.normalize,
+                "validation_accuracy": result.validation_accuracy,
+                "given_accuracy": result.given_accuracy,
+                "chosen": result.chosen,
+                "mixture": result.mixture,
+                "spent": result.spent,
+                "tuning": result.tuning,
+                "n_classes": result.n_classes,
+                "confidence": {
+                    "overall": result.overall_confidence,
+                    "classes": result.class_confidence.tolist(),
+                    "calibration": result.calibration,
+                },
+                "versions": {
+                    "cdknet": cdknet.__version__,
+                    "torch": torch.__version__,
+                    "numpy": np.__version__,
+                    "python": platform.python_version(),
+                },
+                **config,
+            }
+        ),
         history=result.history,
         weights=weights,
         embedding=embedding,
@@ -89,34 +93,39 @@ def to_run(result: FitResult, ids: Sequence[str] | None, config: Mapping[str, An
 def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -> FitResult:
     """The result that a run was made from."""
     context = FitContext(encoder=encoder, device=device_of(device))
+    config, weights = run.config, dict(run.weights)
+    params = options_of_run(config)
+    shape = run.sample_shape
     try:
-        config, weights = run.config, dict(run.weights)
-        params = options_of_run(config)
-        shape = tuple(config["blueprint"]["sample_shape"])
         blueprint = Blueprint(**{**config["blueprint"], "sample_shape": shape})
-        classes, scale = np.asarray(config["classes"]), float(config["scale"])
-        pseudo_labels = weights["pseudo_labels"]
-        used = {name: from_plain(value) for name, value in used_options(config).items()}
-        used = {**params, **{name: value for name, value in used.items() if name in params}}
-        validation_accuracy, embedding = config["validation_accuracy"], run.embedding["features"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"The run's config.json must be whole. Got {type(error).__name__}: {error}."
-        ) from None
+        classes, scale, pseudo_labels = (
+            np.asarray(config["classes"]),
+            config["scale"],
+            weights["pseudo_labels"],
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"The run must hold a whole model. Got one without {error}.") from None
+    used = {name: from_plain(value) for name, value in used_options(config).items()}
+    used = {**params, **{name: value for name, value in used.items() if name in params}}
     blueprint.check(sum(weight.size for weight in weights.values()))
-    if len(classes) != blueprint.n_old_classes + blueprint.n_new_classes:
-        raise ValueError(f"The run must name each of its classes. Got {len(classes)} names.")
-    network = blueprint.build(encoder)
     used = {**used, "n_new_classes": blueprint.n_new_classes}  # as given or found
-    plan = resolve(used, shape, blueprint.n_old_classes, context)
-    model = Model.from_arrays(
-        weights,
-        network.to(context.device),
-        n_classes=len(classes),
-        normalize=bool(config.get("on_sphere", plan.on_sphere)),
-        scale=scale,
-        neighbors=getattr(plan.options, "neighbors", DEFAULT_NEIGHBORS),
-    )
+    try:
+        plan = resolve(used, shape, blueprint.n_old_classes, context)
+    except ValueError as error:
+        raise ValueError(f"The run's options must be those of a fit. Got: {error}") from None
+    _check_points(weights, len(classes), run.features.shape[1], int((~run.given).sum()))
+    try:
+        network = blueprint.build(encoder)
+        model = Model.from_arrays(
+            weights,
+            network.to(context.device),
+            n_classes=len(classes),
+            normalize=bool(config.get("on_sphere", plan.on_sphere)),
+            scale=scale,
+            neighbors=getattr(plan.options, "neighbors", DEFAULT_NEIGHBORS),
+        )
+    except (RuntimeError, LookupError, TypeError, ArithmeticError) as error:
+        raise ValueError(f"The run's weights must fit its network. Got {error}.") from None
     return FitResult(
         plan=plan,
         params=params,
@@ -130,19 +139,41 @@ def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -
         novelty=run.novelty,
         best_old=run.best_old,
         mixture=run.mixture,
-        embedding=embedding,
+        embedding=run.embedding["features"],
         pseudo_labels=pseudo_labels,
         spectral_embedding=weights.get("spectral_embedding"),
         spectral_rows=weights.get("spectral_rows"),
-        validation_accuracy=validation_accuracy,
-        given_accuracy=config.get("given_accuracy"),  # older runs do not have it
-        chosen=config.get("chosen", {}),
+        validation_accuracy=config["validation_accuracy"],
+        given_accuracy=config["given_accuracy"],
+        chosen=config["chosen"],
         history=run.history,
-        spent=config.get("spent", {}),
-        calibration=config.get("confidence", {}).get("calibration", {"calibrated": False}),
-        tuning=config.get("tuning"),
-        n_classes=config.get("n_classes"),
+        spent=config["spent"],
+        calibration=run.calibration,
+        tuning=config["tuning"],
     )
+
+
+def _check_points(weights: Mapping[str, NDArray[Any]], n_classes: int, d: int, n_unlabelled: int) -> None:
+    """Raise unless the arrays besides the network's are of the shapes that a model has."""
+    wanted: dict[str, tuple[int | None, ...]] = {
+        "centers": (n_classes, d),
+        "voters": (None, d),
+        "votes": (None,),
+        "pseudo_labels": (n_unlabelled,),
+        "spectral_embedding": (None, None),
+        "spectral_rows": (None,),
+    }
+    for name, shape in wanted.items():
+        array = weights.get(name)
+        if array is None:
+            continue
+        fits = array.ndim == len(shape) and all(
+            b in (None, a) for a, b in zip(array.shape, shape, strict=True)
+        )
+        kinds = "iu" if len(shape) == 1 else "f"
+        if not fits or array.dtype.kind not in kinds or not np.isfinite(array).all():
+            got = f"{name} of {array.dtype} in the shape {array.shape}"
+            raise ValueError(f"The run's weights must fit together. Got {got}.")
 
 
 def options_of_run(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,8 +181,4 @@ def options_of_run(config: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: from_plain(value) for name, value in config["options"].items()}
     every = {name: one.default for name, one in all_options().items()}
     known = {name: value for name, value in given.items() if name in every and value is not None}
-    if "unlabelled" not in given:  # older versions: all were taken to be new, unless `novelty` was on
-        known |= (
-            {"unlabelled": "mixed", "detector": "softmax"} if given.get("novelty") else {"unlabelled": "new"}
-        )
     return {"method": given.get("method", DEFAULT_METHOD), **every, **known}

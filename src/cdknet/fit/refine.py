@@ -43,7 +43,7 @@ from cdknet.nets.model import Blueprint, Model
 from cdknet.nets.network import Network
 from cdknet.runs.checkpoints import FolderCheckpoint
 from cdknet.runs.figures import illustrated
-from cdknet.runs.files import shown
+from cdknet.runs.files import claimed, shown
 from cdknet.runs.fingerprints import fingerprint, samples_digest
 from cdknet.runs.format import Run, check_target, labels_digest, read_run, storable, verify_samples, write_run
 from cdknet.training.context import FitContext
@@ -108,6 +108,21 @@ def refine(
     check_target(out, force)
     if out.resolve() == folder.resolve():
         raise ValueError("out must be another folder than the run. Got the same.")
+    with claimed(out):
+        check_target(out, force)  # another process may have made it meanwhile
+        return _refine(folder, out, samples, sample_ids, encoder, device, watchers, force)
+
+
+def _refine(
+    folder: Path,
+    out: Path,
+    samples: NDArray[Any] | None,
+    sample_ids: Sequence[str] | None,
+    encoder: nn.Module | None,
+    device: str,
+    watchers: Sequence[Watcher],
+    force: bool,
+) -> Path:
     opened = open_run(folder, samples=samples, sample_ids=sample_ids)
     if opened.samples is None:
         raise ValueError(f"{folder} must hold its samples to be refined. It does not: name them with --data.")
@@ -145,6 +160,8 @@ def refine(
     config = {name: run.config[name] for name in same if name in run.config}
     config |= {"class_ids": lesson.ids, "next_class_id": journal.review.next_id}
     config |= {"samples_digest": samples_digest(opened.samples)}
+    if damage := journal.left_out():
+        config |= {"notes": [*run.config["notes"], damage]}
     config |= {"refined": {"from": shown(folder.resolve().name), "revision": journal.revision}}
     refined = to_run(after, opened.ids, config)
     stored = storable(opened.samples)

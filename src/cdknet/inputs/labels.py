@@ -86,13 +86,20 @@ def encode_labels(y: ArrayLike | None, n: int) -> Labels:
 def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
     values = [UNLABELED if _is_missing(v) else v for v in y.tolist()]
     if all(isinstance(v, (int, np.integer)) for v in values):
-        if any(v > MOST for v in values):
-            raise ValueError(f"y must hold classes below 2**63. Got {max(values)}.")
+        if max(values, default=0) > MOST:
+            raise ValueError(f"y must hold classes below 2**63. Got {_short(max(values))}.")
+        if min(values, default=0) < -MOST:
+            raise ValueError(
+                f"y must hold classes >= 0, or {UNLABELED} for unknown. Got {_short(min(values))}."
+            )
         return np.array(values, dtype=np.int64)
     if all(isinstance(v, str) or (isinstance(v, (int, float, np.number)) and v == UNLABELED) for v in values):
         return np.array([v if isinstance(v, str) else str(UNLABELED) for v in values])
     if all(isinstance(v, (int, float, np.number)) for v in values):
-        return np.array(values, dtype=np.float64)
+        try:
+            return np.array(values, dtype=np.float64)
+        except OverflowError:
+            raise ValueError("y must hold classes below 2**63. Got a number beyond any float.") from None
     odd = next(v for v in values if not isinstance(v, str) and v != UNLABELED)
     name = next((v for v in values if isinstance(v, str)), None)
     if name is not None and isinstance(odd, (int, float, np.number)):
@@ -100,6 +107,11 @@ def _labels_from_objects(y: NDArray[Any]) -> NDArray[Any]:
             f"Unknown label type: y must hold whole numbers or names, not both. Got {odd} and {name!r}."
         )
     raise ValueError(f"Unknown label type: y must hold whole numbers or names. Got {odd!r} among them.")
+
+
+def _short(number: int) -> str:
+    """A number for a message; Python refuses to print one of thousands of digits."""
+    return str(number) if abs(number) < 10**30 else f"one of {number.bit_length()} bits"
 
 
 def _is_missing(value: Any) -> bool:

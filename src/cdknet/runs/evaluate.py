@@ -90,7 +90,7 @@ def evaluate_run(folder: Path, truth_file: Path) -> Evaluation:
         n_contradicted=sum(true_names[i] in old - {run.label_names[i]} for i in given),
         scores=scores(y, labels),
         confidence=confidence_scores(right, run.confidence[scored]),
-        calibrated=bool(run.config.get("confidence", {}).get("calibration", {}).get("calibrated")),
+        calibrated=bool(run.calibration["calibrated"]),
         mixed=report,
         open_world=open_world_report(HiddenTruth(y, new), labels) if some_old and new else None,
         matching=match_clusters(y, labels),

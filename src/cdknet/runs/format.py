@@ -38,10 +38,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cdknet.runs.files import Arrays, check_writable, csv_bytes, npz_bytes, read_json, read_npz, write_through
+from cdknet.data.arrays import load_npy
+from cdknet.runs.files import (
+    Arrays,
+    check_writable,
+    csv_bytes,
+    naming,
+    npz_bytes,
+    read_json,
+    read_npz,
+    write_through,
+)
 from cdknet.runs.fingerprints import stored_type
-
-FORMAT, VERSION = "cdknet-run", 1
+from cdknet.runs.schema import MOST_CLASSES, checked_config, checked_row, filled
 
 HISTORY, WEIGHTS, EMBEDDING = "history.jsonl", "weights.safetensors", "embedding.npz"
 LABELS, SAMPLES, PICTURES = "labels.csv", "samples.npy", "pictures/"
@@ -50,7 +59,6 @@ LABEL_COLUMNS = ("id", "label", "given", "new", "confidence", "novelty")
 NOISE = -1  # the position of a sample's class if it was set aside as noise
 
 LARGEST_SAMPLES = 4 * 2**30  # bytes of samples that a run stores unless asked otherwise
-MOST_CLASSES = 60_000  # class ids are 16-bit numbers and never reused
 
 
 @dataclass(frozen=True)
@@ -78,12 +86,12 @@ class Run:
     @property
     def class_ids(self) -> list[int]:
         """Ids of the classes. A refined run keeps those of the run it came from."""
-        return [int(i) for i in self.config.get("class_ids") or range(len(self.class_names))]
+        return [int(i) for i in self.config["class_ids"] or range(len(self.class_names))]
 
     @property
     def next_class_id(self) -> int:
         """The smallest id that no class ever had."""
-        return max(int(self.config.get("next_class_id") or 0), max(self.class_ids) + 1)
+        return max(int(self.config["next_class_id"] or 0), max(self.class_ids) + 1)
 
     @property
     def n_old(self) -> int:
@@ -139,12 +147,20 @@ class Run:
         stored = self.embedding.get("confidence")
         if stored is None:
             stored = np.array([row["confidence"] for row in self.labels], dtype=np.float32)
-        return np.ascontiguousarray(stored, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(stored, dtype=np.float32)
 
     @property
     def mixture(self) -> dict[str, Any] | None:
         """What is known of old and new among the unlabelled samples; None if all were taken to be new."""
-        found: dict[str, Any] | None = self.config.get("mixture")
+        found: dict[str, Any] | None = self.config["mixture"]
+        return found
+
+    @property
+    def calibration(self) -> dict[str, Any]:
+        """What rehearsals taught about the confidences."""
+        confidence = self.config["confidence"]
+        found: dict[str, Any] = {"calibrated": False} if confidence is None else confidence["calibration"]
         return found
 
     @cached_property
@@ -153,7 +169,8 @@ class Run:
         stored = self.embedding.get("novelty")
         if stored is None:
             stored = (~self.given).astype(np.float32)
-        return np.ascontiguousarray(stored, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(stored, dtype=np.float32)
 
     @cached_property
     def best_old(self) -> NDArray[np.int64] | None:
@@ -169,42 +186,52 @@ class Run:
     @cached_property
     def features(self) -> NDArray[np.float32]:
         """(n, d)"""
-        return np.ascontiguousarray(self.embedding["features"], dtype=np.float32)
+        with np.errstate(over="ignore"):  # what becomes infinite is refused by `check`
+            return np.ascontiguousarray(self.embedding["features"], dtype=np.float32)
 
     def check(self) -> None:
-        """Raise ValueError unless the parts of the run fit together."""
-        names, ids = self.class_names, self.class_ids
+        """Raise ValueError unless the parts of the run fit together. The config alone was checked before."""
+        names, ids, n = self.class_names, self.class_ids, len(self)
         if not names:
             raise ValueError("no classes")
         if len({*names}) != len(names) or len({*ids}) != len(ids):
             raise ValueError("classes that share a name or an id")
-        if len(ids) != len(names) or min(ids) < 0 or self.next_class_id > MOST_CLASSES:
+        if len(ids) != len(names) or self.next_class_id > MOST_CLASSES:
             raise ValueError(f"{len(ids)} ids for {len(names)} classes, from {min(ids)} to {max(ids)}")
-        if min(self.n_old, self.n_new) < 0 or self.n_old + self.n_new != len(names):
+        if self.n_old + self.n_new != len(names):
             raise ValueError(f"{len(names)} names for {self.n_old} old and {self.n_new} new classes")
-        if not 1 <= len(self.sample_shape) <= 3 or not all(isinstance(s, int) for s in self.sample_shape):
-            raise ValueError(f"samples of shape {self.sample_shape}")
-        if self.seed < 0:
-            raise ValueError(f"the seed {self.seed}")
-        if not all(isinstance(row, dict) and "stage" in row for row in self.history):
-            raise ValueError(f"a row of {HISTORY} without a stage")
         if self.labels and (missing := {"id", "label", "given"} - self.labels[0].keys()):
             raise ValueError(f"no column {min(missing)} in {LABELS}")
         if unknown := {row["label"] for row in self.labels} - {*names, self.noise_name}:
-            raise ValueError(f"the label {min(unknown)!r}, which is not one of the classes")
+            raise ValueError(f"the label {min(unknown)[:60]!r}, which is not one of the classes")
+        columns = {
+            "features": (2, "fiu"),
+            "confidence": (1, "fiu"),
+            "novelty": (1, "fiu"),
+            "best_old": (1, "iu"),
+        }
+        for name, (dimensions, kinds) in columns.items():
+            array = self.embedding.get(name)
+            if array is not None and (array.ndim != dimensions or array.dtype.kind not in kinds):
+                raise ValueError(f"{name} of {array.dtype} in the shape {array.shape}")
+        if "features" not in self.embedding:
+            raise ValueError(f"no features in {EMBEDDING}")
+        if self.embedding.get("confidence") is None and "confidence" not in (self.labels or [{}])[0]:
+            raise ValueError(f"no confidence, neither in {EMBEDDING} nor in {LABELS}")
         features, confidence = self.features, self.confidence
-        if features.ndim != 2 or len(features) != len(self) or not len(self):
-            raise ValueError(f"{len(features)} rows of features for {len(self)} samples")
-        if confidence.shape != (len(self),):
-            raise ValueError(f"confidences of shape {confidence.shape} for {len(self)} samples")
+        if len(features) != n or not n or not features.shape[1]:
+            raise ValueError(f"{len(features)} rows of {features.shape[1]} features for {n} samples")
+        if confidence.shape != (n,):
+            raise ValueError(f"confidences of shape {confidence.shape} for {n} samples")
         if not np.isfinite(features).all() or not np.isfinite(confidence).all():
             raise ValueError("features or confidences that are not finite")
-        if self.novelty.shape != (len(self),) or not ((self.novelty >= 0) & (self.novelty <= 1)).all():
+        farthest = np.sqrt(np.finfo(np.float32).max / (4 * features.shape[1]))
+        if np.abs(features).max() > farthest:  # no distance between two samples may overflow
+            raise ValueError(f"features beyond {farthest:.1e}, between which distances cannot be computed")
+        if self.novelty.shape != (n,) or not ((self.novelty >= 0) & (self.novelty <= 1)).all():
             raise ValueError("novelties that are not one probability per sample")
         best = self.best_old
-        if best is not None and (
-            best.shape != (len(self),) or min(best) < 0 or max(best) >= max(self.n_old, 1)
-        ):
+        if best is not None and (best.shape != (n,) or min(best) < 0 or max(best) >= max(self.n_old, 1)):
             raise ValueError("best old classes that are not one old class per sample")
 
 
@@ -255,14 +282,13 @@ def write_run(folder: str | Path, run: Run, *, force: bool = False, review: byte
         **{f"{PICTURES}{name}": png for name, png in run.pictures.items()},
     }
     sums = {name: {"bytes": len(b), "sha256": hashlib.sha256(b).hexdigest()} for name, b in files.items()}
-    head = {"format": FORMAT, "version": VERSION}
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         if run.samples is not None:
             sums[SAMPLES] = _write_samples(temporary / SAMPLES, run.samples)
-        files["config.json"] = json.dumps({**head, **run.config, "files": sums}, indent=1).encode()
+        files["config.json"] = json.dumps(filled({**run.config, "files": sums}), indent=1).encode()
         if review is not None:
             files["review.jsonl"] = review
         for name, content in files.items():
@@ -298,7 +324,7 @@ def _write_samples(path: Path, X: NDArray[Any]) -> dict[str, Any]:
     layout = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": X.shape}
     np.lib.format.write_array_header_1_0(header, layout)
     rows = max(1, 2**24 // max(1, X[:1].size * dtype.itemsize))
-    with path.open("wb") as file:
+    with naming(path), path.open("wb") as file:
         for start in range(-rows, len(X), rows):
             part = header.getvalue() if start < 0 else X[start : start + rows].astype(dtype).tobytes()
             file.write(part)
@@ -328,7 +354,7 @@ def read_run(folder: str | Path, *, weights: bool = True) -> Run:
     try:
         run = Run(
             config=config,
-            history=[json.loads(line) for line in contents[HISTORY].decode().splitlines()],
+            history=_read_history(contents[HISTORY]),
             weights=_read_weights(contents[WEIGHTS]) if weights else {},
             embedding=read_npz(contents[EMBEDDING]),
             labels=_read_labels(contents[LABELS]),
@@ -343,10 +369,14 @@ def read_run(folder: str | Path, *, weights: bool = True) -> Run:
         raise ValueError(f"{folder}: a file of the run must be readable. Got {error}. Run again.") from None
     try:
         run.check()
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        what = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{folder}: the files of the run must fit together. Got {what}.") from None
+    except ValueError as error:
+        raise ValueError(f"{folder}: the files of the run must fit together. Got {error}.") from None
     return run
+
+
+def _read_history(content: bytes) -> list[dict[str, Any]]:
+    lines = content.decode().split("\n")
+    return [checked_row(json.loads(line), at) for at, line in enumerate(lines, start=1) if line.strip()]
 
 
 def _read_weights(content: bytes) -> Arrays:
@@ -354,9 +384,13 @@ def _read_weights(content: bytes) -> Arrays:
     from safetensors.numpy import load
 
     try:
-        return load(content)
-    except SafetensorError as error:
-        raise ValueError(str(error)) from None
+        weights = load(content)
+    except (SafetensorError, LookupError, TypeError) as error:  # also a type of number that numpy has not
+        raise ValueError(f"weights that cannot be read: {error}") from None
+    odd = next((name for name, array in weights.items() if array.dtype.kind not in "fiub"), None)
+    if odd is not None:
+        raise ValueError(f"{odd[:60]} of {weights[odd].dtype} among the weights")
+    return weights
 
 
 def _read_labels(content: bytes) -> list[dict[str, str]]:
@@ -379,21 +413,9 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         what = "no such folder" if not folder.exists() else "no config.json in it"
         what = "a file" if folder.is_file() else what
         raise ValueError(f"{folder} must be a cdknet run folder. Got {what}. Make one with cdknet discover.")
-    config = read_json(path)
-    if config.get("format") != FORMAT:
-        raise ValueError(f"{path} must be of format {FORMAT!r}. Got {config.get('format')!r}.")
-    if config.get("version") != VERSION:
-        raise ValueError(
-            f"{path} must be of version {VERSION}. Got {config.get('version')!r}. "
-            "Read it with the version of cdknet that wrote it."
-        )
-    files = config.get("files")
-    if not isinstance(files, dict) or not {HISTORY, WEIGHTS, EMBEDDING, LABELS} <= files.keys():
-        raise ValueError(
-            f"{path} must list the run's files. Got {files if files is None else sorted(files)}."
-        )
-    if missing := {"options", "blueprint", "classes", "seed"} - config.keys():
-        raise ValueError(f"{path} must be complete. Got nothing on {min(missing)}: the run is damaged.")
+    config = checked_config(read_json(path), path)
+    if missing := {HISTORY, WEIGHTS, EMBEDDING, LABELS} - config["files"].keys():
+        raise ValueError(f"{path} must list the run's files. Got nothing on {min(missing)}.")
     return config
 
 
@@ -403,9 +425,9 @@ def open_samples(folder: str | Path, config: Mapping[str, Any]) -> NDArray[Any] 
         return None
     path = _listed_file(Path(folder), SAMPLES, config["files"][SAMPLES])
     try:
-        samples: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path} must be an array of NumPy. Got {error}. The run is damaged.") from None
+        samples = load_npy(path)
+    except ValueError as error:
+        raise ValueError(f"{path} must be an array of NumPy. Got {error} The run is damaged.") from None
     if samples.dtype not in (np.uint8, np.float16, np.float32) or samples.ndim < 2:
         raise ValueError(
             f"{path} must hold samples as uint8 or float. Got {samples.dtype} of shape {samples.shape}. "

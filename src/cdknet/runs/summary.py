@@ -14,7 +14,7 @@ from cdknet.runs.format import NOISE, Run
 
 def used_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the fit of a run used: those given, overridden by what `tune` chose."""
-    return {**config.get("options", {}), **((config.get("tuning") or {}).get("options") or {})}
+    return {**config["options"], **(config["tuning"] or {"options": {}})["options"]}
 
 
 def summary(run: Run) -> dict[str, Any]:
@@ -42,22 +42,22 @@ def summary(run: Run) -> dict[str, Any]:
         "unlabelled": int(unlabelled.sum()),
         "noise": int((run.class_index == NOISE).sum()),
         "mixture": run.mixture,
-        "n_classes": config.get("n_classes"),
-        "source": shown(config.get("source", "arrays")),
+        "n_classes": config["n_classes"],
+        "source": shown(config["source"]),
         "classes": classes,
-        "network": config.get("chosen", {}).get("network", architecture),
+        "network": config["chosen"].get("network", architecture),
         "method": options.get("method"),
-        "chosen": config.get("chosen", {"network": architecture}),
+        "chosen": config["chosen"] or {"network": architecture},
         "expansion": options.get("expansion"),
         "label_weight": options.get("label_weight"),
         "seed": config["seed"],
-        "confidence": config.get("confidence"),
-        "given_accuracy": config.get("given_accuracy"),
-        "tuning": config.get("tuning"),
+        "confidence": config["confidence"],
+        "given_accuracy": config["given_accuracy"],
+        "tuning": config["tuning"],
         "time_budget": options.get("time_budget"),
-        "spent": config.get("spent", {}),
+        "spent": config["spent"],
         "epochs": epochs,
-        "notes": config.get("notes", []),
+        "notes": config["notes"],
         "pictures": sorted(run.pictures),
     }
 
