@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import sys
 
-from cdknet.cli import fits, reproduce, review, sets
+from cdknet.cli import embed, fits, reproduce, review, sets
 from cdknet.cli.base import InterruptedRun, app
 
-COMMANDS = (fits, reproduce, review, sets)  # modules that define commands, in the order of --help
+COMMANDS = (fits, embed, reproduce, review, sets)  # modules that define commands, in the order of --help
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,7 +1,8 @@
 """Tables, one row per sample: what CSV and Parquet have in common, and the CSV reader.
 
 A column of numbers is a feature. A column of text is categorical and becomes one 0/1 feature per value. One
-column may hold the labels and one the ids. A column never mixes numbers and text: if its first cell is
+column may hold the labels and one the ids. Columns of free text make the samples texts instead: then
+the other columns are not used. A column never mixes numbers and text: if its first cell is
 a number, every cell must be one, so that a typo is reported and not encoded. Missing numbers (gaps) are an
 error or, on request, filled with the median of the column.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +37,7 @@ from .checks import (
     row_ids,
 )
 from .samples import Samples
+from .texts import JOINED_BY, LONGEST_TEXT, check_texts
 
 LABEL_NAMES = ("label", "labels", "class", "target")  # the label column, unless the user names one
 ID_NAMES = ("id", "ids")
@@ -58,6 +61,7 @@ class TableOptions(NamedTuple):
     id_if_there: str | None = None
     text_if_there: Sequence[str] = ()  # categorical, even if all cells are True or False
     fill: bool | Mapping[str, float] = False  # fill gaps: with the column's median, or these
+    text: Sequence[str] = ()  # columns of free text: the samples are their texts, and nothing else
 
 
 class Roles(NamedTuple):
@@ -66,6 +70,7 @@ class Roles(NamedTuple):
     label: int | None
     id: int | None
     features: list[int]
+    texts: list[int]  # if there are any, there are no features
 
 
 INDEX = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # the names that pandas gives an index without a name
@@ -89,8 +94,9 @@ class Feature:
             raise ValueError(
                 f"{path}: a text column must have at most {MOST_CATEGORIES} different values. "
                 f"Got more in column {self.name!r}. If it names the samples or their classes, say so "
-                "(id_column, --id-column; label_column, --label-column); else leave it out (drop, --drop). "
-                "Write times and dates as numbers."
+                "(id_column, --id-column; label_column, --label-column). If it is text to be read, such as "
+                f"messages or titles, say --text {shlex.quote(self.name)} (text=[{self.name!r}]). Else leave "
+                "it out (drop, --drop). Write times and dates as numbers."
             )
         self.blocks.append(coded)
 
@@ -117,6 +123,11 @@ def read_csv(path: Path, *, shape: Sequence[int] | None = None, **options: Any) 
             f"{path}: must be UTF-8 text. Got an invalid byte near position {error.start}. Save it as UTF-8."
         ) from None
     except csv.Error as error:
+        if "field limit" in str(error):
+            raise ValueError(
+                f"{path}: a cell must be at most {LONGEST_TEXT:,} characters. Got a longer one. Shorten it; "
+                "or is a quotation mark missing?"
+            ) from None
         raise ValueError(f"{path}: not a valid CSV table ({reason(error)}).") from None
 
 
@@ -139,6 +150,7 @@ def _read_csv(
     features: list[Feature] = []
     labels: list[str] = []
     ids: list[str] = []
+    texts: list[str] = []
     n = 0
     for block in _blocks(rows):
         _check_widths(path, block, names, n)
@@ -148,11 +160,18 @@ def _read_csv(
             labels.extend(row[roles.label] for row in block)
         if roles.id is not None:
             ids.extend(row[roles.id].strip() for row in block)
+        if roles.texts:
+            texts.extend(joined([row[j] for j in roles.texts]) for row in block)
         _append(path, block, roles, features, n, bool(options.fill))
         n += len(block)
     if n == 0:
         raise ValueError(f"{path}: must hold at least one row of values. Got column names only.")
-    return assemble(TableParts(path, size, n, names, roles, features, labels, ids), shape, options)
+    return assemble(TableParts(path, size, n, names, roles, features, labels, ids, texts), shape, options)
+
+
+def joined(cells: Sequence[str]) -> str:
+    """The text of a sample, from its cells in the columns of text; blank ones are left out."""
+    return JOINED_BY.join(part for cell in cells if (part := cell.strip()))
 
 
 def csv_rows(path: Path, file: Any) -> Iterator[list[str]]:
@@ -217,12 +236,22 @@ def roles_of(path: Path, names: list[str], options: TableOptions) -> Roles:
     left_out |= {names.index(name) for name in options.drop_if_there if name in names} - {label, id}
     if left_out & {label, id} - {None}:
         raise ValueError(f"{path}: drop must name feature columns. Got the column of labels or ids.")
+    texts = [
+        j for name in dict.fromkeys(options.text) if (j := _column(path, names, name, (), "text")) is not None
+    ]
+    if set(texts) & {label, id, *left_out}:
+        raise ValueError(
+            f"{path}: text must name columns that are neither labels nor ids nor dropped. Got "
+            f"{', '.join(options.text)}."
+        )
+    if texts:
+        return Roles(label, id, [], texts)
     features = [
         j for j, name in enumerate(names) if j not in (label, id, *left_out) and not INDEX.fullmatch(name)
     ]
     if not features:
         raise ValueError(f"{path}: must have a feature column besides labels and ids. Got {names}.")
-    return Roles(label, id, features)
+    return Roles(label, id, features, [])
 
 
 def _column(
@@ -348,11 +377,12 @@ class TableParts(NamedTuple):
     features: list[Feature]
     labels: list[str]
     ids: list[str]
+    texts: list[str]
 
 
 def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptions) -> Samples:
     """Put the columns side by side, categories as 0/1 columns, and report in the notes what was done."""
-    path, size, n, names, roles, features, labels, ids = parts
+    path, size, n, names, roles, features, labels, ids, texts = parts
     widths = [len(feature.codes) if feature.is_text else 1 for feature in features]
     check_memory(path, 4 * n * sum(widths), size, "the table")
     X = np.zeros((n, sum(widths)), np.float32)
@@ -394,7 +424,11 @@ def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptio
         y = labels_from_text(path, labels, size)
         hidden = np.count_nonzero(y == (UNLABELED if y.dtype.kind == "i" else str(UNLABELED)))
         notes.insert(0, f"labels from column {names[roles.label]!r}; {hidden:,} of {n:,} samples unlabelled")
-    for j in (j for j in range(len(names)) if j not in (roles.label, roles.id, *roles.features)):
+    unused = [j for j in range(len(names)) if j not in (roles.label, roles.id, *roles.features, *roles.texts)]
+    if roles.texts:
+        notes += _notes_of_texts(names, roles, unused)
+        unused = []
+    for j in unused:
         dropped = names[j] in (*options.drop, *options.drop_if_there)
         why = "" if dropped else " is the index of a data frame and"
         notes.append(f"column {j} ({names[j]!r}){why} was left out")
@@ -410,13 +444,23 @@ def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptio
         rows,
         str(path),
         tuple(notes),
-        columns=tuple(heads),
+        columns=None if roles.texts else tuple(heads),
         categories=text,
         dropped=tuple(options.drop),
         label_column=None if roles.label is None else names[roles.label],
         id_column=None if roles.id is None else names[roles.id],
         fills=fills,
+        texts=tuple(check_texts(str(path), texts)) if roles.texts else None,
+        text_columns=tuple(names[j] for j in roles.texts),
     )
+
+
+def _notes_of_texts(names: list[str], roles: Roles, unused: list[int]) -> list[str]:
+    notes = [f"texts from {', '.join(repr(names[j]) for j in roles.texts)}"]
+    if unused:
+        listed = ", ".join(repr(names[j]) for j in unused[:8]) + (", ..." if len(unused) > 8 else "")
+        notes.append(f"with text, other columns are not used: {listed}")
+    return notes
 
 
 def _fill(
