@@ -29,8 +29,8 @@ TOPICS = {
     "parcel": ["where is my parcel {}", "delivery {} has not arrived", "the courier lost package {}"],
     "battery": ["battery {} drains overnight", "phone {} does not charge", "the charger of device {} is hot"],
 }
-FEW = ["--pretrain-epochs", "3", "--discover-epochs", "3", "--expand-steps", "9", "--view-steps", "5"]
-FEW += ["--tune", "off", "--encoder", "wordllama"]
+FEW = ["--view-steps", "5", "--head-steps", "5", "--label-epochs", "2", "--expand-steps", "9"]
+FEW += ["--encoder", "wordllama"]
 
 
 def tickets(path, n=96, labelled=True):

@@ -37,6 +37,7 @@ DataPath = Annotated[
     typer.Argument(metavar="DATA", help="A file, an image folder, or a set by name (its training part)."),
 ]
 
+DEFAULT_ENCODER = "minilm"
 MANY_FILES, MANY_TEXTS, MANY_SAMPLES = 500, 500, 20_000  # from this number on, there is a progress bar
 
 # How to read DATA: options of cdknet.data.open, declared once for all commands that take DATA.
@@ -161,15 +162,26 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     from cdknet.data.files import is_image_folder
 
     if data in sources.names() and not Path(data).exists():
-        flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
-        if flags:
-            raise ValueError(f"{flags[0]} is about files. Got it with the set {data!r}. Leave it out.")
-        with download_bar() as progress:
-            dataset = sources.load(data, progress=progress)
+        given = {name: value for name, value in reading.items() if value is not None}
+        if sources.describe(data)["Kind"] == "texts":
+            given.pop("encoder", None)
+        if given:
+            flag = f"--{next(iter(given)).replace('_', '-')}"
+            raise ValueError(f"{flag} is about files. Got it with the set {data!r}. Leave it out.")
+        encoder = reading.get("encoder") or DEFAULT_ENCODER
+        with download_bar() as progress, bar_of("encode", MANY_TEXTS) as show:
+            dataset = sources.load(data, encoder=encoder, progress=progress, encoding=show)
         problem = dataset.problem()
+        y = problem.train.y
+        if dataset.texts_train is not None:  # its classes have names that say something
+            y = np.where(y < 0, "-1", np.array(dataset.class_names)[y])
         ids = np.array([f"{data} {i}" for i in range(len(problem.train.X))])
-        samples = sources.Samples(problem.train.X, problem.train.y, ids, data, groups=dataset.groups_train)
-        return samples, problem.train_truth
+        more: dict[str, Any] = {
+            "groups": dataset.groups_train,
+            "texts": dataset.texts_train,
+            "encoder": dataset.encoder,
+        }
+        return sources.Samples(problem.train.X, y, ids, data, **more), problem.train_truth
     if not Path(data).exists() and (
         near := difflib.get_close_matches(data, sources.names(), n=1, cutoff=0.7)
     ):
@@ -197,10 +209,10 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
 
 def encode_texts(samples: Samples, encoder: str | None) -> Samples:
     """Samples of text with their vectors, under a progress bar if there are many."""
-    from cdknet.encoders import DEFAULT, encoded
+    from cdknet.encoders import encoded
 
     with bar_of("encode", MANY_TEXTS) as show:
-        return encoded(samples, encoder or DEFAULT, progress=show)
+        return encoded(samples, encoder or DEFAULT_ENCODER, progress=show)
 
 
 def _names(listed: str) -> list[str]:
