@@ -30,7 +30,7 @@ TOPICS = {
     "battery": ["battery {} drains overnight", "phone {} does not charge", "the charger of device {} is hot"],
 }
 FEW = ["--view-steps", "5", "--head-steps", "5", "--label-epochs", "2", "--expand-steps", "9"]
-FEW += ["--encoder", "wordllama"]
+FEW += ["--encoder", "wordllama", "--no-calibrate"]
 
 
 def tickets(path, n=96, labelled=True):

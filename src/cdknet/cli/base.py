@@ -343,11 +343,12 @@ def check_new_file(out: Path, force: bool) -> None:
 
 def show_run(run: Path, as_json: bool) -> None:
     from cdknet.explorer.cards import hints_of
+    from cdknet.explorer.reading import traits_of
     from cdknet.runs.format import read_run
     from cdknet.runs.summary import summary
 
     opened = read_run(run)
-    facts = {**summary(opened), "hints": hints_of(opened)}
+    facts = {**summary(opened), "hints": hints_of(opened), "traits": traits_of(opened)}
     if as_json:
         print_json({"run": str(run), **facts})
         return
