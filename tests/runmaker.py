@@ -24,6 +24,7 @@ def make_run(
     names: list[str] | None = None,
     options: dict[str, object] | None = None,
     mixture: bool = False,
+    texts: list[str] | None = None,
     seed: int = 0,
 ) -> Path:
     """A run of well-separated classes, the first `n_old` labelled; confidences are in labels.csv alone.
@@ -74,12 +75,13 @@ def make_run(
             "source": "nowhere/made-up.npz",
             "versions": {"cdknet": "0"},
             "mixture": found,
-            "columns": [f"column {j}" for j in range(shape[0])] if kind == "vector" else None,
+            "columns": [f"column {j}" for j in range(shape[0])] if kind == "vector" and not texts else None,
         },
         history=[{"stage": "pretrain", "epoch": 1, "loss": 0.5, "seconds": 0.1}],
         weights={"nothing": np.zeros(1, dtype=np.float32)},
         embedding=embedding,
         labels=rows,
         samples=X if samples else None,
+        texts=texts,
     )
     return write_run(folder, run)

@@ -8,6 +8,7 @@ import os
 import time
 import tracemalloc
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def on_this_machine(name: str) -> bool:
 def real(request, tmp_path_factory, monkeypatch):
     """Load a real data set by name, or skip and say why."""
 
-    def load(name: str) -> data.Dataset:
+    def load(name: str, **how) -> data.Dataset:
         if not on_this_machine(name):
             pytest.skip(
                 f"the files of {name} are not on this machine: set CDKNET_DATA to a folder that has them, "
@@ -37,7 +38,7 @@ def real(request, tmp_path_factory, monkeypatch):
         cache = tmp_path_factory.getbasetemp() / "cache"  # one for the whole test run: decoded once
         monkeypatch.setenv("CDKNET_DATA", os.pathsep.join(str(folder) for folder in store.folders()))
         monkeypatch.setenv("CDKNET_CACHE", str(cache))
-        return data.load(name)
+        return data.load(name, **how)
 
     return load
 
@@ -176,7 +177,9 @@ def test_a_problem_hides_exactly_the_new_classes(name):
     np.testing.assert_array_equal(problem.test_truth.y, dataset.y_test)
     assert problem.train.X is dataset.X_train  # nothing is copied
     n_old_n_new = len(dataset.class_names) - len(new), len(new)
-    expected = {"cifar-100": (70, 30), "rf-50-sim": (35, 15), "wifi-csi-30": (20, 10)}.get(name, (5, 5))
+    counts = {"cifar-100": (70, 30), "rf-50-sim": (35, 15), "wifi-csi-30": (20, 10)}
+    counts |= {"banking77": (58, 19), "stackoverflow-20": (15, 5), "snips-7": (5, 2)}
+    expected = counts.get(name, (5, 5))
     assert n_old_n_new == expected
     if name in PAPER:
         assert new == PAPER[name]
@@ -246,8 +249,9 @@ def test_the_documentation_agrees_with_the_registry():
     text = page.read_text(encoding="utf-8")
     for name, public in SETS.items():
         section = text.split(f"\n### {name}\n")[1].split("\n### ")[0].split("\n## ")[0]
-        assert f"pictures/data-{name}.png" in section
-        assert (page.parent / "pictures" / f"data-{name}.png").is_file()
+        if public.kind != "texts":
+            assert f"pictures/data-{name}.png" in section
+            assert (page.parent / "pictures" / f"data-{name}.png").is_file()
         assert public.licence.split(",")[0].split(";")[0].lower() in section.lower()
         if name != "rf-50-sim":
             assert f"{public.n_train:,} training" in section
@@ -318,7 +322,7 @@ def test_unpacked_files_and_a_cache_that_cannot_be_written_are_fine(small_mnist,
     assert dataset.provenance.found[0].endswith("train-images-idx3-ubyte")
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", [name for name, public in SETS.items() if public.kind != "texts"])
 def test_the_contact_sheet_shows_every_class_and_marks_the_new_ones(name):
     dataset = toy(name)
     shape = {"colour images": (3, 4, 4), "grey images": (4, 4), "I/Q": (2, 9)}.get(dataset.kind, (3, 5))
@@ -333,3 +337,74 @@ def test_the_contact_sheet_shows_every_class_and_marks_the_new_ones(name):
         for k in range(10):
             grey = (k + 1) * 255 // 255
             assert (sheet == [grey] * 3).all(axis=-1).sum() >= 4 * 64 * 64 * 0.9
+
+
+TEXT_SETS = [name for name, public in SETS.items() if public.kind == "texts"]
+
+
+@pytest.mark.parametrize("name", TEXT_SETS)
+def test_sets_of_texts_have_the_counts_and_classes_of_the_registry(name, real):
+    dataset, public = real(name, encoder=None), SETS[name]
+    assert (len(dataset.texts_train), len(dataset.texts_test)) == (public.n_train, public.n_test)
+    assert dataset.X_train.shape == (public.n_train, 0)
+    for y in (dataset.y_train, dataset.y_test):
+        np.testing.assert_array_equal(np.unique(y), np.arange(len(public.class_names)))
+    assert all(row.ok for row in data.verify(name))
+
+
+needs_wordllama = pytest.mark.skipif(
+    find_spec("wordllama") is None or find_spec("tokenizers") is None,
+    reason="needs wordllama: pip install 'cdknet[text]'",
+)
+
+
+@pytest.fixture
+def small_texts(tmp_path, monkeypatch):
+    """A set of texts like snips-7, with our own sentences and their checksums."""
+    public, files = SETS["snips-7"], []
+    (tmp_path / "own" / public.folder).mkdir(parents=True)
+    for file, n in zip(public.files, (70, 14), strict=True):
+        rows = "".join(
+            f"request {i} for {public.class_names[i % 7]},{public.class_names[i % 7]}\n" for i in range(n)
+        )
+        content = f"text,label\n{rows}".encode()
+        (tmp_path / "own" / public.folder / file.name).write_bytes(content)
+        files.append(replace(file, size=len(content), sha256=hashlib.sha256(content).hexdigest()))
+    monkeypatch.setitem(sets.SETS, "snips-7", replace(public, files=tuple(files)))
+    monkeypatch.setenv("CDKNET_DATA", str(tmp_path / "own"))
+    monkeypatch.setenv("CDKNET_CACHE", str(tmp_path / "cache"))
+
+
+@needs_wordllama
+def test_a_set_of_texts_is_loaded_as_vectors_with_its_texts(small_texts):
+    dataset = data.load("snips-7", encoder="wordllama")
+    assert dataset.X_train.shape == (70, 256)
+    assert dataset.X_test.shape == (14, 256)
+    assert dataset.texts_train[8] == "request 8 for BookRestaurant"
+    assert dataset.class_names[dataset.y_train[8]] == "BookRestaurant"
+    assert dataset.encoder["name"] == "wordllama"
+    problem = dataset.problem(seed=1)
+    assert len(set(problem.train.y[problem.train.y >= 0].tolist())) == 5
+    assert dataset.new_classes(seed=1) != dataset.new_classes(seed=2)
+
+
+@needs_wordllama
+def test_embed_takes_a_set_of_texts_by_name(small_texts, tmp_path, capsys):
+    from cdknet.cli import main
+
+    out = tmp_path / "v.npz"
+    assert main(["embed", "snips-7", "--encoder", "wordllama", "--out", str(out)]) == 0
+    assert "70 vectors of 256 values by wordllama" in capsys.readouterr().out
+    samples = data.open(out)
+    assert samples.texts[1] == "request 1 for BookRestaurant"
+    assert samples.ids[1] == "snips-7 1"
+    assert len(set(samples.y.tolist())) == 6  # five old classes by name, and -1
+    assert main(["embed", "digits", "--out", str(out), "--force"]) == 2
+    assert "digits: embed needs texts. Got none." in capsys.readouterr().err
+
+
+def test_a_changed_set_of_texts_is_refused(small_texts, tmp_path):
+    path = next((tmp_path / "own").glob("intents/snips/test.csv"))
+    path.write_bytes(path.read_bytes().replace(b"request 0", b"request x"))
+    with pytest.raises(ValueError, match=r"test\.csv: must be the official file"):
+        data.load("snips-7", encoder=None)

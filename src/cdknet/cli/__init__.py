@@ -5,10 +5,18 @@ from __future__ import annotations
 import io
 import sys
 
-from cdknet.cli import counting, fits, reproduce, review, sets
+from cdknet.cli import counting, embed, fits, reproduce, review, sets
 from cdknet.cli.base import InterruptedRun, app
 
-COMMANDS = (fits, counting, reproduce, review, sets)  # modules that define commands, in the order of --help
+# Modules that define commands, in the order of --help.
+COMMANDS = (fits, counting, embed, reproduce, review, sets)
+    fits,
+    counting,
+    embed,
+    reproduce,
+    review,
+    sets,
+)  # modules that define commands, in the order of --help
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -44,7 +44,8 @@ DataPath = Annotated[
     typer.Argument(metavar="DATA", help="A file, an image folder, or a set by name (its training part)."),
 ]
 
-MANY_FILES, MANY_SAMPLES = 500, 20_000  # from this number on, reading or predicting shows a bar
+DEFAULT_ENCODER = "minilm"
+MANY_FILES, MANY_TEXTS, MANY_SAMPLES = 500, 500, 20_000  # from this number on, there is a progress bar
 
 # How to read DATA: options of cdknet.data.open, declared once for all commands that take DATA.
 READING: dict[str, tuple[Any, str]] = {
@@ -53,6 +54,8 @@ READING: dict[str, tuple[Any, str]] = {
     "id_column": (str | None, "Tables: the column with the ids of the samples."),
     "drop": (str | None, "Tables: columns to leave out, separated by commas."),
     "fill": (bool | None, "Tables: fill missing numbers with the median of their column."),
+    "text": (str | None, "Tables: columns of free text, separated by commas; other columns are not used."),
+    "encoder": (str | None, "Text: what makes vectors of it, minilm (default) or wordllama."),
     "image_size": (int | None, "Folders of images: resize to a square with this many pixels per side."),
     "shape": (str | None, "All but radio: the shape of one sample, such as 28x28 or 3x32x32."),
     "sample_rate": (float | None, "Raw I/Q files: samples per second."),
@@ -166,15 +169,26 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     from cdknet.data.files import is_image_folder
 
     if data in sources.names() and not Path(data).exists():
-        flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
-        if flags:
-            raise ValueError(f"{flags[0]} is about files. Got it with the set {data!r}. Leave it out.")
-        with download_bar() as progress:
-            dataset = sources.load(data, progress=progress)
+        given = {name: value for name, value in reading.items() if value is not None}
+        if sources.describe(data)["Kind"] == "texts":
+            given.pop("encoder", None)
+        if given:
+            flag = f"--{next(iter(given)).replace('_', '-')}"
+            raise ValueError(f"{flag} is about files. Got it with the set {data!r}. Leave it out.")
+        encoder = reading.get("encoder") or DEFAULT_ENCODER
+        with download_bar() as progress, bar_of("encode", MANY_TEXTS) as show:
+            dataset = sources.load(data, encoder=encoder, progress=progress, encoding=show)
         problem = dataset.problem()
+        y = problem.train.y
+        if dataset.texts_train is not None:  # its classes have names that say something
+            y = np.where(y < 0, "-1", np.array(dataset.class_names)[y])
         ids = np.array([f"{data} {i}" for i in range(len(problem.train.X))])
-        samples = sources.Samples(problem.train.X, problem.train.y, ids, data, groups=dataset.groups_train)
-        return samples, problem.train_truth
+        more: dict[str, Any] = {
+            "groups": dataset.groups_train,
+            "texts": dataset.texts_train,
+            "encoder": dataset.encoder,
+        }
+        return sources.Samples(problem.train.X, y, ids, data, **more), problem.train_truth
     if not Path(data).exists() and (
         near := difflib.get_close_matches(data, sources.names(), n=1, cutoff=0.7)
     ):
@@ -183,13 +197,33 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     if "shape" in given:
         given["shape"] = _shape(given["shape"])
     if "drop" in given:
-        given["drop"] = [name.strip() for name in given["drop"].split(",") if name.strip()]
-    labels = given.pop("labels", None)
+        given["drop"] = _names(given["drop"])
+    if "text" in given:
+        given["text"] = _names(given["text"])
+    labels, encoder = given.pop("labels", None), given.pop("encoder", None)
     with bar_of("read", MANY_FILES) as show:
         if Path(data).is_dir() and is_image_folder(data):
             given["progress"] = show
         samples = sources.open(data, **given)
-    return (samples if labels is None else sources.attach_labels(samples, labels)), None
+    if labels is not None:
+        samples = sources.attach_labels(samples, labels)
+    if samples.to_encode:
+        return encode_texts(samples, encoder), None
+    if encoder is not None:
+        raise ValueError(f"--encoder makes vectors of texts. Got {data} without --text. Name its columns.")
+    return samples, None
+
+
+def encode_texts(samples: Samples, encoder: str | None) -> Samples:
+    """Samples of text with their vectors, under a progress bar if there are many."""
+    from cdknet.encoders import encoded
+
+    with bar_of("encode", MANY_TEXTS) as show:
+        return encoded(samples, encoder or DEFAULT_ENCODER, progress=show)
+
+
+def _names(listed: str) -> list[str]:
+    return [name.strip() for name in listed.split(",") if name.strip()]
 
 
 def open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth | None]:
@@ -206,7 +240,7 @@ def open_labelled(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTr
 
 def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
     """Read a user's file in the same way as the data of the run: images in the same size, columns in the same
-    order and without those that were dropped, gaps filled with the same numbers.
+    order and without those that were dropped, gaps filled with the same numbers, texts by the same encoder.
     """
     from dataclasses import replace
     from math import prod
@@ -229,10 +263,35 @@ def open_like(run: Path, data: str, reading: dict[str, Any]) -> Samples:
         reading["fill"] = filled or reading["fill"]
     if len(shape) == 2 and reading.get("slice_length") is None and Path(data).exists() and is_recording(data):
         reading = {**reading, "slice_length": shape[1]}
+    made_by = config.get("encoder")
+    if made_by is not None:
+        reading = _reading_of_texts(config, made_by, data, reading)
     samples, _ = open_data(data, reading)
+    if made_by is not None:
+        from cdknet.encoders import check_same
+
+        check_same(made_by, samples.encoder, samples.source)
     if not asked and samples.X.shape[1:] != shape and prod(samples.X.shape[1:]) == prod(shape):
         samples = replace(samples, X=samples.X.reshape(len(samples), *shape))
     return samples if columns is None else samples.aligned(tuple(columns), config.get("categories"))
+
+
+def _reading_of_texts(
+    config: dict[str, Any], made_by: dict[str, Any], data: str, reading: dict[str, Any]
+) -> dict[str, Any]:
+    """How to read texts as those of the run: the same columns, labels and ids, the same encoder."""
+    from cdknet.data.files import is_table
+    from cdknet.encoders import check_same, encoder
+
+    name = reading.get("encoder") or made_by.get("name")
+    check_same(made_by, encoder(str(name)).about(), data)  # before any text is encoded
+    if not Path(data).exists() or not is_table(data):
+        return reading
+    columns = config.get("text_columns")
+    if columns and reading.get("text") is None:
+        reading = {**reading, "text": ",".join(columns)}
+    known = {f"{role}_if_there": config.get(f"{role}_column") for role in ("label", "id")}
+    return {**reading, **known, "encoder": name}
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -303,11 +362,12 @@ def check_new_file(out: Path, force: bool) -> None:
 
 def show_run(run: Path, as_json: bool) -> None:
     from cdknet.explorer.cards import hints_of
+    from cdknet.explorer.reading import traits_of
     from cdknet.runs.format import read_run
     from cdknet.runs.summary import summary
 
     opened = read_run(run)
-    facts = {**summary(opened), "hints": hints_of(opened)}
+    facts = {**summary(opened), "hints": hints_of(opened), "traits": traits_of(opened)}
     if as_json:
         print_json({"run": str(run), **facts})
         return

@@ -467,7 +467,8 @@ def _save(
             quiet=quiet,
         )
     run = model.to_run(ids=samples.ids.tolist(), source=shown(samples.source), **samples.about())
-    write_run(out, replace(illustrated(run, X), samples=stored), force=force)
+    texts = samples.texts if keep_samples else None
+    write_run(out, replace(illustrated(run, X), samples=stored, texts=texts), force=force)
 
 
 def _comparison_json(comparison: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Commands for the paper's data sets: data list, info, fetch, verify."""
+"""Commands for data sets by name: data list, info, fetch, verify."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from cdknet.cli.base import Force, Json, app, check_new_file, console, download_bar, print_json
 
-data_app = typer.Typer(help="The paper's data sets: list, info, fetch, verify.", no_args_is_help=True)
+data_app = typer.Typer(help="Data sets by name: list, info, fetch, verify.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 SetName = Annotated[str, typer.Argument(metavar="NAME", help="A name from: cdknet data list")]
 
@@ -43,6 +43,10 @@ def data_info(
     described = data.describe(name)
     if picture is not None:
         check_new_file(picture, force)
+        if described["Kind"] == "texts":
+            raise ValueError(
+                f"--picture is about samples that are pictures. Got {name}: texts. Leave it out."
+            )
         import io
 
         from cdknet.runs.files import replace_file

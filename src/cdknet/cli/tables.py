@@ -176,7 +176,7 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
         how.add_row("given labels", escape(given_sentence(facts["given_accuracy"], timed=timed)))
     for index, note in enumerate(facts["notes"]):
         how.add_row("notes" if index == 0 else "", escape(note))
-    return [table, how]
+    return [table, *_traits_table(facts["traits"]), how]
 
 
 def counts_table(report: dict[str, Any]) -> Table:
@@ -205,6 +205,32 @@ def counts_table(report: dict[str, Any]) -> Table:
 
 
 MOST_HINTS = 4  # that are shown
+LONGEST_TEXT = 120  # characters of a text that are shown
+
+
+def _traits_table(traits: Sequence[dict[str, Any]]) -> list[Table]:
+    """What can be read of each new class: its words and a sentence, or its columns."""
+    if not traits:
+        return []
+    table = Table(title="What sets the new classes apart", title_justify="left")
+    of_texts = traits[0]["text"] is not None
+    for name in ("class", "words" if of_texts else "columns", *(["most central"] if of_texts else [])):
+        table.add_column(name)
+    for one in traits:
+        told = [word["word"] for word in one["words"]] or [_column_sentence(c) for c in one["columns"]]
+        row = [one["name"], ", ".join(told) if of_texts else "; ".join(told)]
+        if of_texts:
+            line = " ".join(one["text"][: 4 * LONGEST_TEXT].split())
+            row.append(line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…")
+        table.add_row(*map(escape, row))
+    return [table]
+
+
+def _column_sentence(column: dict[str, Any]) -> str:
+    here, elsewhere = column["here"], column["elsewhere"]
+    if len(here) == 1:
+        return f"{column['name']} {here[0]:.0%} ({elsewhere[0]:.0%} elsewhere)"
+    return f"{column['name']} {here[1]:g} ({elsewhere[1]:g})"
 
 
 def tuning_table(report: dict[str, Any]) -> Table:

@@ -7,13 +7,14 @@ no memory until it is used. A compressed array is read into memory after its siz
 from __future__ import annotations
 
 import io
+import json
 import math
 import struct
 import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -32,9 +33,11 @@ from .checks import (
     row_ids,
 )
 from .samples import Samples
+from .texts import check_texts, texts_of_lines
 
 LONGEST_HEADER = 16_384  # bytes of a .npy header; numpy writes about 128
 MOST_MEMBERS = 1_000  # arrays in one .npz
+READ = ("X", "y", "ids", "texts", "encoder")  # arrays of an .npz that are read
 
 
 class NpyHeader(NamedTuple):
@@ -59,7 +62,10 @@ def read_npy(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
 
 
 def read_npz(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
-    """Read a `.npz` file with `X` and optionally `y` (-1, NaN or blank: unlabelled) and `ids`."""
+    """Read a `.npz` file with `X` and optionally `y` (-1, NaN or blank: unlabelled) and `ids`.
+
+    One of `cdknet embed` also has the `texts` of its vectors, and their `encoder`.
+    """
     size = check_file(path, min_size=22)
     with as_value_error(path, ".npz file"), zipfile.ZipFile(path) as archive:
         members = _members(path, archive, size)
@@ -72,10 +78,13 @@ def read_npz(path: Path, *, shape: Sequence[int] | None = None) -> Samples:
         if y is not None:
             y, notes = labels_from_array(path, y, len(X), size)
         names = _ids(path, ids, len(X), size)
-    unread = sorted(members.keys() - {"X", "y", "ids"})
+        texts = _member(path, archive, members["texts"]) if "texts" in members else None
+        encoder = _member(path, archive, members["encoder"]) if "encoder" in members else None
+        described: dict[str, Any] = {"texts": _texts(path, texts, len(X)), "encoder": _encoder(path, encoder)}
+    unread = sorted(members.keys() - {*READ})
     if unread:
         notes += (f"arrays not read: {', '.join(unread[:10])}{', ...' if len(unread) > 10 else ''}",)
-    return Samples(X, y, names, str(path), notes)
+    return Samples(X, y, names, str(path), notes, **described)
 
 
 def load_npy(path: Path) -> AnyArray:
@@ -166,9 +175,7 @@ def _members(path: Path, archive: zipfile.ZipFile, size: int) -> dict[str, zipfi
             f"{path}: must hold an array named X (and may hold y and ids). Got {found}. "
             "Save with np.savez(path, X=X, y=y)."
         )
-    check_memory(
-        path, sum(members[name].file_size for name in ("X", "y", "ids") if name in members), size, "unpacking"
-    )
+    check_memory(path, sum(members[name].file_size for name in READ if name in members), size, "unpacking")
     return members
 
 
@@ -214,3 +221,32 @@ def _ids(path: Path, ids: AnyArray | None, n: int, size: int) -> np.ndarray[tupl
     if ids.dtype.kind not in "iuU":
         raise ValueError(f"{path}: ids must be text or whole numbers. Got values of type {ids.dtype}.")
     return ids_from_text(path, [str(value) for value in ids.tolist()], "ids", size)
+
+
+def _texts(path: Path, texts: AnyArray | None, n: int) -> tuple[str, ...] | None:
+    """The texts of the vectors: JSON lines in bytes, as `cdknet embed` writes them, or an array of text."""
+    if texts is None:
+        return None
+    if texts.dtype == np.uint8 and texts.ndim == 1:
+        values = texts_of_lines(f"{path} [texts]", texts.tobytes())
+    elif texts.dtype.kind == "U" and texts.ndim == 1:
+        values = texts.tolist()
+    else:
+        raise ValueError(f"{path}: texts must be one text per sample. Got {texts.dtype} of {texts.shape}.")
+    if len(values) != n:
+        raise ValueError(f"{path}: texts must have one entry per sample ({n}). Got {len(values)}.")
+    return tuple(check_texts(f"{path} [texts]", values))
+
+
+def _encoder(path: Path, encoder: AnyArray | None) -> dict[str, str] | None:
+    if encoder is None:
+        return None
+    try:
+        known = json.loads(str(encoder)) if encoder.dtype.kind == "U" and encoder.ndim == 0 else None
+    except ValueError:
+        known = None
+    if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
+        raise ValueError(
+            f"{path}: encoder must say in JSON what made the vectors. Got something else. Leave it out."
+        )
+    return known

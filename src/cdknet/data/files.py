@@ -67,6 +67,7 @@ def open(
     id_if_there: str | None = None,
     text_if_there: Sequence[str] | None = None,
     fill: bool | Mapping[str, float] | None = None,
+    text: Sequence[str] | None = None,
     image_size: int | None = None,
     shape: Sequence[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
@@ -92,6 +93,9 @@ def open(
         Tables: what to put in place of missing numbers (blank, NA, NaN, null, ?): True for the median of the
         column, or one number per column, such as the `fills` of the samples that a model was fitted on.
         Default or False: missing numbers are an error.
+    text
+        Tables: columns of free text. The samples are then these texts, and X has no columns until
+        `cdknet.encoders.encoded` makes vectors of them. Several columns are joined; others are not used.
     image_size
         Folders of images: resize every image to a square of this side. Default: images stay as they are if
         they all have one size of at most 64 pixels, and become 32 x 32 otherwise.
@@ -127,6 +131,7 @@ def open(
         "id_if_there": id_if_there,
         "text_if_there": text_if_there,
         "fill": fill,
+        "text": text,
         "image_size": image_size,
         "shape": shape,
         "progress": progress,

@@ -10,7 +10,8 @@ import numpy as np
 
 from .checks import LONGEST_NAME, as_value_error, check_file, check_memory, lost_in_float32
 from .samples import Samples
-from .tables import FIX_GAP, Feature, Numbers, Roles, TableOptions, TableParts, assemble, roles_of
+from .tables import FIX_GAP, Feature, Numbers, Roles, TableOptions, TableParts, assemble, joined, roles_of
+from .texts import LONGEST_TEXT
 
 ROWS_PER_BATCH = 65_536
 CELLS_PER_BATCH = 2**24
@@ -60,14 +61,20 @@ def _read(
                     f"{path}: feature columns must hold numbers or text. Got {schema.field(j).type} in "
                     f"column {names[j]!r}. Convert it, or leave it out (drop, --drop)."
                 )
-    texts = [name for name in names if kinds[name] == "text"]
+        for j in roles.texts:
+            if kinds[names[j]] != "text":
+                raise ValueError(
+                    f"{path}: text must name columns of text. Got {schema.field(j).type} in {names[j]!r}."
+                )
+    strings = [name for name in names if kinds[name] == "text"]
     features = [Feature(names[j], is_text=kinds[names[j]] == "text") for j in roles.features]
     numbers: Numbers = []
     labels: list[str] = []
     ids: list[str] = []
+    texts: list[str] = []
     n = 0
     # text stays dictionary-encoded: a name repeated a million times is stored once
-    with pa.parquet.ParquetFile(path, read_dictionary=texts, **limits) as table:
+    with pa.parquet.ParquetFile(path, read_dictionary=strings, **limits) as table:
         for batch in table.iter_batches(max(1, min(ROWS_PER_BATCH, CELLS_PER_BATCH // len(names)))):
             if n + len(batch) > rows:
                 raise ValueError(
@@ -78,10 +85,15 @@ def _read(
                 labels += _as_text(path, batch.column(roles.label), "labels", n)
             if roles.id is not None:
                 ids += [text.strip() for text in _as_text(path, batch.column(roles.id), "ids", n)]
+            if roles.texts:
+                cells = (_as_text(path, batch.column(j), "texts", n, LONGEST_TEXT) for j in roles.texts)
+                texts += [joined(row) for row in zip(*cells, strict=True)]
             n += len(batch)
     if n != rows or n == 0:
         raise ValueError(f"{path}: must hold the {rows:,} rows that it declares, at least one. Got {n:,}.")
-    return assemble(TableParts(path, size, n, names, roles, features, numbers, labels, ids), shape, options)
+    return assemble(
+        TableParts(path, size, n, names, roles, features, numbers, labels, ids, texts), shape, options
+    )
 
 
 def _check_size(path: Path, metadata: Any, size: int) -> None:
@@ -139,16 +151,16 @@ def _append(
     numbers.append(block)
 
 
-def _as_text(path: Path, column: Any, what: str, start: int) -> list[str]:
+def _as_text(path: Path, column: Any, what: str, start: int, longest: int = LONGEST_NAME) -> list[str]:
     """The cells as a CSV file would show them: whole numbers without a point, blank if missing."""
     if hasattr(column, "dictionary"):
         column.validate(full=True)  # raises on indices outside the dictionary
-        values = [_written(path, value, what, start) for value in column.dictionary.to_pylist()]
+        values = [_written(path, value, what, start, longest) for value in column.dictionary.to_pylist()]
         return ["" if code is None else values[code] for code in column.indices.to_pylist()]
-    return [_written(path, value, what, start + i) for i, value in enumerate(column.to_pylist())]
+    return [_written(path, value, what, start + i, longest) for i, value in enumerate(column.to_pylist())]
 
 
-def _written(path: Path, value: Any, what: str, row: int) -> str:
+def _written(path: Path, value: Any, what: str, row: int, longest: int) -> str:
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return ""
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -156,8 +168,8 @@ def _written(path: Path, value: Any, what: str, row: int) -> str:
     if not isinstance(value, str | int | float):
         raise ValueError(f"{path}: {what} must be text or numbers. Got {type(value).__name__} at row {row}.")
     text = str(value)
-    if len(text) > LONGEST_NAME:
+    if len(text) > longest:
         raise ValueError(
-            f"{path}: {what} must be at most {LONGEST_NAME} characters. Got {len(text):,} ({text[:30]!r}...)."
+            f"{path}: {what} must be at most {longest:,} characters. Got {len(text):,} ({text[:30]!r}...)."
         )
     return text

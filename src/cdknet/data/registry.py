@@ -44,12 +44,12 @@ class PublicSet:
 
     name: str
     title: str
-    kind: str  # "grey images", "colour images", "I/Q" or "channel state"
+    kind: str  # "grey images", "colour images", "I/Q", "channel state" or "texts"
     n_train: int
     n_test: int
     sample: str  # one sample in words
     class_names: tuple[str, ...]
-    new_classes: tuple[int, ...] | int  # the classes that the paper hides, or how many to draw at random
+    new_classes: tuple[int, ...] | int  # those that the paper hides, or how many to draw at random
     source: str
     authors: str
     licence: str
@@ -254,4 +254,133 @@ WIFI_CSI_30 = PublicSet(
     ),
 )
 
-SETS = {s.name: s for s in (MNIST, FASHION_MNIST, CIFAR_100, DIGITS, RF_50_SIM, WIFI_CSI_30)}
+INTENTS_BY_HAND = (
+    "There is no URL to download it from: make it of the files train.tsv and test.tsv of the TEXTOIR "
+    "collection (https://github.com/thuiar/TEXTOIR), as CSV in UTF-8 with the columns text and label"
+)
+
+BANKING_INTENTS = (
+    "Refund_not_showing_up activate_my_card age_limit apple_pay_or_google_pay atm_support "
+    "automatic_top_up balance_not_updated_after_bank_transfer "
+    "balance_not_updated_after_cheque_or_cash_deposit beneficiary_not_allowed cancel_transfer "
+    "card_about_to_expire card_acceptance card_arrival card_delivery_estimate card_linking "
+    "card_not_working card_payment_fee_charged card_payment_not_recognised "
+    "card_payment_wrong_exchange_rate card_swallowed cash_withdrawal_charge "
+    "cash_withdrawal_not_recognised change_pin compromised_card contactless_not_working "
+    "country_support declined_card_payment declined_cash_withdrawal declined_transfer "
+    "direct_debit_payment_not_recognised disposable_card_limits edit_personal_details exchange_charge "
+    "exchange_rate exchange_via_app extra_charge_on_statement failed_transfer fiat_currency_support "
+    "get_disposable_virtual_card get_physical_card getting_spare_card getting_virtual_card "
+    "lost_or_stolen_card lost_or_stolen_phone order_physical_card passcode_forgotten "
+    "pending_card_payment pending_cash_withdrawal pending_top_up pending_transfer pin_blocked "
+    "receiving_money request_refund reverted_card_payment? supported_cards_and_currencies "
+    "terminate_account top_up_by_bank_transfer_charge top_up_by_card_charge top_up_by_cash_or_cheque "
+    "top_up_failed top_up_limits top_up_reverted topping_up_by_card transaction_charged_twice "
+    "transfer_fee_charged transfer_into_account transfer_not_received_by_recipient transfer_timing "
+    "unable_to_verify_identity verify_my_identity verify_source_of_funds verify_top_up "
+    "virtual_card_not_working visa_or_mastercard why_verify_identity wrong_amount_of_cash_received "
+    "wrong_exchange_rate_for_cash_withdrawal"
+)
+
+BANKING77 = PublicSet(
+    name="banking77",
+    title="BANKING77: questions to a bank",
+    kind="texts",
+    n_train=9_003,
+    n_test=3_080,
+    sample="one question of a customer in English, 13 to 433 characters",
+    class_names=tuple(BANKING_INTENTS.split()),
+    new_classes=19,
+    source="https://github.com/PolyAI-LDN/task-specific-datasets",
+    authors=(
+        "I. Casanueva, T. Temcinas, D. Gerz, M. Henderson, I. Vulic: Efficient intent detection with dual "
+        "sentence encoders, NLP for ConvAI, 2020"
+    ),
+    licence="Creative Commons Attribution 4.0",
+    caveats=(
+        "77 intents of one bank, some of which people confuse as well. The training part is that of the "
+        "published tables of intent discovery, which keep 1,000 training questions for validation."
+    ),
+    folder="intents/banking",
+    files=(
+        PublicFile("train.csv", 754_437, "8a34be6b9ac992595585ef5674f6aa420669af60ce3e0caad82343657663f03a"),
+        PublicFile("test.csv", 239_980, "c9feb8bd9f9ed21a2095326fa1a61eadbdbc969f8f1010b9f0eed4cc0c958b50"),
+    ),
+    by_hand=INTENTS_BY_HAND,
+)
+
+STACKOVERFLOW_TAGS = (
+    "ajax apache bash cocoa drupal excel haskell hibernate linq magento matlab oracle osx qt scala "
+    "sharepoint spring svn visual-studio wordpress"
+)
+
+STACKOVERFLOW_20 = PublicSet(
+    name="stackoverflow-20",
+    title="stackoverflow-20: titles of questions on Stack Overflow",
+    kind="texts",
+    n_train=12_000,
+    n_test=6_000,
+    sample="the title of one question in English",
+    class_names=tuple(STACKOVERFLOW_TAGS.split()),
+    new_classes=5,
+    source="https://github.com/jacoxu/StackOverflow",
+    authors=(
+        "J. Xu, P. Wang, G. Tian, B. Xu, J. Zhao, F. Wang, H. Hao: Short text clustering via convolutional "
+        "neural networks, NAACL VSM-NLP, 2015; titles by users of Stack Overflow"
+    ),
+    licence="None stated for the selection; Stack Overflow publishes its posts under Creative Commons BY-SA",
+    caveats="Many titles name their own tag, so that the word alone gives the class away.",
+    folder="intents/stackoverflow",
+    files=(
+        PublicFile("train.csv", 718_276, "7102750abf3d188d1e058b311127cadfe6f477031d9430201561a59b10fe4f42"),
+        PublicFile("test.csv", 359_131, "1e884acbd0a5f11825502edbd805abb0720b0bf3525b4ea0762b0952855b9360"),
+    ),
+    by_hand=INTENTS_BY_HAND,
+)
+
+SNIPS_7 = PublicSet(
+    name="snips-7",
+    title="snips-7: requests to a voice assistant",
+    kind="texts",
+    n_train=13_084,
+    n_test=700,
+    sample="one request in English",
+    class_names=(
+        "AddToPlaylist",
+        "BookRestaurant",
+        "GetWeather",
+        "PlayMusic",
+        "RateBook",
+        "SearchCreativeWork",
+        "SearchScreeningEvent",
+    ),
+    new_classes=2,
+    source="https://github.com/sonos/nlu-benchmark",
+    authors=(
+        "A. Coucke, A. Saade, A. Ball et al.: Snips voice platform: an embedded spoken language "
+        "understanding system for private-by-design voice interfaces, arXiv:1805.10190, 2018"
+    ),
+    licence="CC0 1.0; the authors ask for citation",
+    caveats="Nearly solved: the requests follow a few patterns, and the seven intents have little in common.",
+    folder="intents/snips",
+    files=(
+        PublicFile("train.csv", 812_027, "4e6d2c296d98e62a3c2bb9b0969742484609822cc7b4e7973616734972422d51"),
+        PublicFile("test.csv", 43_812, "bf22736254d8e630145a85f40e9316b532a6d124141de75f9d6194bda7354e7b"),
+    ),
+    by_hand=INTENTS_BY_HAND,
+)
+
+SETS = {
+    s.name: s
+    for s in (
+        MNIST,
+        FASHION_MNIST,
+        CIFAR_100,
+        DIGITS,
+        RF_50_SIM,
+        WIFI_CSI_30,
+        BANKING77,
+        STACKOVERFLOW_20,
+        SNIPS_7,
+    )
+}

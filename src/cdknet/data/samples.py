@@ -10,7 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What a run saves about its samples in config.json.
-KEPT = ("notes", "columns", "categories", "dropped", "fills", "label_column", "id_column")
+KEPT = (
+    "notes",
+    "columns",
+    "categories",
+    "dropped",
+    "fills",
+    "label_column",
+    "id_column",
+    "text_columns",
+    "encoder",
+)
 
 
 @dataclass(frozen=True)
@@ -33,9 +43,17 @@ class Samples:
     label_column: str | None = None  # tables: the names of these columns
     id_column: str | None = None
     fills: Mapping[str, float] = field(default_factory=dict)  # tables: what fills the gaps of a column
+    texts: tuple[str, ...] | None = None  # (n,) samples that are texts; X has their vectors once encoded
+    text_columns: tuple[str, ...] = ()  # tables: the columns of the texts
+    encoder: Mapping[str, Any] | None = None  # name and weights of what made X of the texts
 
     def __len__(self) -> int:
         return len(self.X)
+
+    @property
+    def to_encode(self) -> bool:
+        """Whether the samples are texts that nothing has made vectors of yet."""
+        return self.texts is not None and self.X.shape[1:] == (0,)
 
     def about(self) -> dict[str, Any]:
         """What a run saves about the samples in config.json, to read others in the same way."""
@@ -43,7 +61,7 @@ class Samples:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     def __post_init__(self) -> None:
-        for name in ("y", "ids", "groups"):
+        for name in ("y", "ids", "groups", "texts"):
             value = getattr(self, name)
             if value is not None and len(value) != len(self.X):
                 raise ValueError(

@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from .arrays import load_npy
 from .binaries import load_cifar, load_idx
 from .registry import SETS, PublicFile, PublicSet
 from .store import Progress, Verified, cache_dir
+from .tables import read_csv
 
 SPLITS = ("paper", "random")
 
@@ -46,11 +47,14 @@ class Dataset:
     X_test: NDArray[Any]
     y_test: NDArray[np.int64]
     class_names: tuple[str, ...]
-    kind: str  # "grey images", "colour images", "I/Q", "channel state" or "vectors"
+    kind: str  # "grey images", "colour images", "I/Q", "channel state", "texts" or "vectors"
     provenance: Provenance
     paper_new_classes: tuple[int, ...] | int  # which classes the paper hides, or how many
     groups_train: NDArray[np.str_] | None = None  # (n,), the transmission of each slice
     groups_test: NDArray[np.str_] | None = None
+    texts_train: tuple[str, ...] | None = None  # (n,) sets of texts: what X are vectors of
+    texts_test: tuple[str, ...] | None = None
+    encoder: Mapping[str, Any] | None = None  # and what made them
 
     def new_classes(self, split: str | Sequence[int | str] = "paper", seed: int = 0) -> tuple[int, ...]:
         """The classes that `split` hides.
@@ -102,15 +106,26 @@ def names() -> tuple[str, ...]:
     return tuple(SETS)
 
 
-def load(name: str, *, progress: Progress | None = None) -> Dataset:
+def load(
+    name: str,
+    *,
+    encoder: str | None = "minilm",
+    progress: Progress | None = None,
+    encoding: Callable[[int, int], None] | None = None,
+) -> Dataset:
     """Load a public data set: from CDKNET_DATA or the cache, else downloaded and checked.
 
     Parameters
     ----------
     name
-        mnist, fashion-mnist, cifar-100, digits, rf-50-sim or wifi-csi-30.
+        mnist, fashion-mnist, cifar-100, digits, rf-50-sim or wifi-csi-30; or a set of texts: banking77,
+        stackoverflow-20 or snips-7.
+    encoder
+        Sets of texts: what makes vectors of them (`cdknet.encoders`). None: texts alone, X has no columns.
     progress
         Called as progress(file name, bytes so far, total bytes or None) while a file is downloaded.
+    encoding
+        Sets of texts: called as encoding(texts done, all texts) while they are encoded.
 
     Raises
     ------
@@ -126,6 +141,8 @@ def load(name: str, *, progress: Progress | None = None) -> Dataset:
         return _load_cifar_100(public, progress)
     if name == "digits":
         return _load_digits(public)
+    if public.kind == "texts":
+        return _load_texts(public, encoder, progress, encoding)
     return _load_radio(public, progress)
 
 
@@ -279,6 +296,44 @@ def _load_digits(public: PublicSet) -> Dataset:
         public.kind,
         _provenance(public, ()),
         public.new_classes,
+    )
+
+
+def _load_texts(
+    public: PublicSet,
+    encoder: str | None,
+    progress: Progress | None,
+    encoding: Callable[[int, int], None] | None,
+) -> Dataset:
+    paths = [store.obtain(public, file, progress=progress) for file in public.files]
+    parts = [read_csv(path, text=["text"], label_column="label") for path in paths]
+    position = {name: index for index, name in enumerate(public.class_names)}
+    X, y, texts = [], [], []
+    for part in parts:
+        assert part.texts is not None
+        assert part.y is not None
+        texts.append(part.texts)
+        y.append(np.array([position[name] for name in part.y.tolist()], dtype=np.int64))
+        X.append(part.X)
+    about = None
+    if encoder is not None:
+        from cdknet import encoders  # imported late: only sets of texts need it
+
+        about = encoders.encoder(encoder).about()
+        X = [encoders.encode(part, encoder, progress=encoding) for part in texts]
+    return Dataset(
+        public.name,
+        X[0],
+        y[0],
+        X[1],
+        y[1],
+        public.class_names,
+        public.kind,
+        _provenance(public, paths),
+        public.new_classes,
+        texts_train=texts[0],
+        texts_test=texts[1],
+        encoder=about,
     )
 
 

@@ -1,7 +1,8 @@
 """Tables, one row per sample: what CSV and Parquet have in common, and the CSV reader.
 
 A column of numbers is a feature. A column of text is categorical and becomes one 0/1 feature per value. One
-column may hold the labels and one the ids. A column never mixes numbers and text: if its first cell is
+column may hold the labels and one the ids. Columns of free text make the samples texts instead: then
+the other columns are not used. A column never mixes numbers and text: if its first cell is
 a number, every cell must be one, so that a typo is reported and not encoded. Missing numbers (gaps) are an
 error or, on request, filled with the median of the column.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -37,6 +39,7 @@ from .checks import (
     row_ids,
 )
 from .samples import Samples
+from .texts import JOINED_BY, LONGEST_TEXT, check_texts
 
 LABEL_NAMES = ("label", "labels", "class", "target")  # the label column, unless the user names one
 ID_NAMES = ("id", "ids")
@@ -60,6 +63,7 @@ class TableOptions(NamedTuple):
     id_if_there: str | None = None
     text_if_there: Sequence[str] = ()  # categorical, even if all cells are True or False
     fill: bool | Mapping[str, float] = False  # fill gaps: with the column's median, or these
+    text: Sequence[str] = ()  # columns of free text: the samples are their texts, and nothing else
 
 
 class Roles(NamedTuple):
@@ -68,6 +72,7 @@ class Roles(NamedTuple):
     label: int | None
     id: int | None
     features: list[int]
+    texts: list[int]  # if there are any, there are no features
 
 
 INDEX = re.compile(r"|Unnamed: 0|__index_level_\d+__")  # the names that pandas gives an index without a name
@@ -91,8 +96,9 @@ class Feature:
             raise ValueError(
                 f"{path}: a text column must have at most {MOST_CATEGORIES} different values. "
                 f"Got more in column {self.name!r}. If it names the samples or their classes, say so "
-                "(id_column, --id-column; label_column, --label-column); else leave it out (drop, --drop). "
-                "Write times and dates as numbers."
+                "(id_column, --id-column; label_column, --label-column). If it is text to be read, such as "
+                f"messages or titles, say --text {shlex.quote(self.name)} (text=[{self.name!r}]). Else leave "
+                "it out (drop, --drop). Write times and dates as numbers."
             )
         self.blocks.append(coded)
 
@@ -124,6 +130,11 @@ def read_csv(path: Path, *, shape: Sequence[int] | None = None, **options: Any) 
             f"{path}: must be UTF-8 text. Got an invalid byte near position {error.start}. Save it as UTF-8."
         ) from None
     except csv.Error as error:
+        if "field limit" in str(error):
+            raise ValueError(
+                f"{path}: a cell must be at most {LONGEST_TEXT:,} characters. Got a longer one. Shorten it; "
+                "or is a quotation mark missing?"
+            ) from None
         raise ValueError(f"{path}: not a valid CSV table ({reason(error)}).") from None
 
 
@@ -147,6 +158,7 @@ def _read_csv(
     numbers: Numbers = []
     labels: list[str] = []
     ids: list[str] = []
+    texts: list[str] = []
     n = 0
     for block in _blocks(rows):
         _check_widths(path, block, names, n)
@@ -157,11 +169,20 @@ def _read_csv(
             labels.extend(row[roles.label] for row in block)
         if roles.id is not None:
             ids.extend(row[roles.id].strip() for row in block)
+        if roles.texts:
+            texts.extend(joined([row[j] for j in roles.texts]) for row in block)
         _append(path, block, roles, features, numbers, n, bool(options.fill))
         n += len(block)
     if n == 0:
         raise ValueError(f"{path}: must hold at least one row of values. Got column names only.")
-    return assemble(TableParts(path, size, n, names, roles, features, numbers, labels, ids), shape, options)
+    return assemble(
+        TableParts(path, size, n, names, roles, features, numbers, labels, ids, texts), shape, options
+    )
+
+
+def joined(cells: Sequence[str]) -> str:
+    """The text of a sample, from its cells in the columns of text; blank ones are left out."""
+    return JOINED_BY.join(part for cell in cells if (part := cell.strip()))
 
 
 def csv_rows(path: Path, file: Any) -> Iterator[list[str]]:
@@ -225,11 +246,21 @@ def roles_of(path: Path, names: list[str], options: TableOptions) -> Roles:
     left_out |= {at[name] for name in options.drop_if_there if name in at} - {label, id}
     if left_out & {label, id} - {None}:
         raise ValueError(f"{path}: drop must name feature columns. Got the column of labels or ids.")
+    texts = [
+        j for name in dict.fromkeys(options.text) if (j := _column(path, names, name, (), "text")) is not None
+    ]
+    if set(texts) & {label, id, *left_out}:
+        raise ValueError(
+            f"{path}: text must name columns that are neither labels nor ids nor dropped. Got "
+            f"{', '.join(options.text)}."
+        )
+    if texts:
+        return Roles(label, id, [], texts)
     other = left_out | {label, id}
     features = [j for j, name in enumerate(names) if j not in other and not INDEX.fullmatch(name)]
     if not features:
         raise ValueError(f"{path}: must have a feature column besides labels and ids. Got {_listed(names)}.")
-    return Roles(label, id, features)
+    return Roles(label, id, features, [])
 
 
 def _column(
@@ -381,11 +412,12 @@ class TableParts(NamedTuple):
     numbers: Numbers
     labels: list[str]
     ids: list[str]
+    texts: list[str]
 
 
 def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptions) -> Samples:
     """Put the columns side by side, categories as 0/1 columns, and report in the notes what was done."""
-    path, size, n, names, roles, features, blocks, labels, ids = parts
+    path, size, n, names, roles, features, blocks, labels, ids, texts = parts
     widths = [len(feature.codes) if feature.is_text else 1 for feature in features]
     check_memory(path, 4 * n * sum(widths), size, "the table")
     X = np.zeros((n, sum(widths)), np.float32)
@@ -429,7 +461,12 @@ def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptio
         hidden = np.count_nonzero(y == (UNLABELED if y.dtype.kind == "i" else str(UNLABELED)))
         notes.insert(0, f"labels from column {names[roles.label]!r}; {hidden:,} of {n:,} samples unlabelled")
     wanted = {*options.drop, *options.drop_if_there}
-    for j in sorted(set(range(len(names))) - {roles.label, roles.id, *roles.features}):
+    used = {roles.label, roles.id, *roles.features, *roles.texts}
+    unused = [j for j in range(len(names)) if j not in used]
+    if roles.texts:
+        notes += _notes_of_texts(names, roles, unused)
+        unused = []
+    for j in unused:
         dropped = names[j] in wanted
         why = "" if dropped else " is the index of a data frame and"
         notes.append(f"column {j} ({names[j]!r}){why} was left out")
@@ -445,13 +482,23 @@ def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptio
         rows,
         str(path),
         tuple(notes),
-        columns=tuple(heads),
+        columns=None if roles.texts else tuple(heads),
         categories=text,
         dropped=tuple(options.drop),
         label_column=None if roles.label is None else names[roles.label],
         id_column=None if roles.id is None else names[roles.id],
         fills=fills,
+        texts=tuple(check_texts(str(path), texts)) if roles.texts else None,
+        text_columns=tuple(names[j] for j in roles.texts),
     )
+
+
+def _notes_of_texts(names: list[str], roles: Roles, unused: list[int]) -> list[str]:
+    notes = [f"texts from {', '.join(repr(names[j]) for j in roles.texts)}"]
+    if unused:
+        listed = ", ".join(repr(names[j]) for j in unused[:8]) + (", ..." if len(unused) > 8 else "")
+        notes.append(f"with text, other columns are not used: {listed}")
+    return notes
 
 
 def _fill(

@@ -24,7 +24,10 @@ GREYS = 16  # levels of a grey thumbnail: enough to recognise a sample, at half 
 
 
 def report_html(session: Session, *, largest: int = LARGEST) -> bytes:
-    """One read-only page with as many thumbnails as `largest` bytes allow: of the cards, then of the map."""
+    """One read-only page with as many samples as `largest` bytes allow: of the cards, then of the map.
+
+    Samples are thumbnails, or texts.
+    """
     data = report_data(session)
     page = STATIC / "index.html"
     if not page.is_file():
@@ -33,6 +36,7 @@ def report_html(session: Session, *, largest: int = LARGEST) -> bytes:
         )
     without = _page(page.read_text(encoding="utf-8"), data)
     data["thumbs"] = _thumbs(session, data["classes"], largest - len(without))
+    data["texts"] = _texts(session, data["classes"], largest - len(without))
     return _page(page.read_text(encoding="utf-8"), data)
 
 
@@ -52,6 +56,7 @@ def report_data(session: Session) -> dict[str, Any]:
         "given": _base64(session.given_bytes()),
         "truth": None if session.truth is None else _base64(session.truth_bytes()),
         "thumbs": None,
+        "texts": None,
     }
 
 
@@ -76,6 +81,21 @@ def _thumbs(session: Session, classes: dict[str, Any], space: int) -> dict[str, 
         fits = space / (len(png) * 4 / 3 + 8 * count)
         count = int(count * min(0.95 * fits, 0.9)) if fits > 0 else 0
     return None
+
+
+def _texts(session: Session, classes: dict[str, Any], space: int) -> dict[str, Any] | None:
+    """The beginnings of as many texts as fit into `space` bytes."""
+    if not session.has_texts:
+        return None
+    samples, shown, used = [], [], 0
+    for row in _thumbnail_order(session.run.places, classes):
+        (text,) = session.texts([row])
+        used += len(_embedded(text).encode()) + 10  # the number and the commas
+        if used > space:
+            break
+        samples.append(row)
+        shown.append(text)
+    return {"samples": samples, "texts": shown}
 
 
 def _thumbnail_order(places: NDArray[np.float32], classes: dict[str, Any]) -> list[int]:
@@ -108,6 +128,12 @@ def _small_png(sheet: Image.Image) -> bytes:
 
 
 # The page
+
+
+def _embedded(data: Any) -> str:
+    """JSON that may stand inside a script element."""
+    body = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return body.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 _STYLE = re.compile(r'<link\b[^>]*\bhref="/?(?:static/)?([\w./-]+\.css)"[^>]*>')
@@ -143,9 +169,7 @@ def _page(text: str, data: dict[str, Any]) -> bytes:
     first = re.search(r"<meta charset[^>]*>", text) or re.search(r"<head[^>]*>", text)
     at = first.end() if first else 0
     text = text[:at] + meta + text[at:]
-    body = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    body = body.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
-    embedded = f'<script type="application/json" id="cdknet-report">{body}</script>'
+    embedded = f'<script type="application/json" id="cdknet-report">{_embedded(data)}</script>'
     marks = [text.rfind(mark) for mark in ("<!--report-->", "</body>") if mark in text]
     at = marks[0] if marks else len(text)
     return (text[:at] + embedded + "".join(scripts) + text[at:]).encode()

@@ -151,6 +151,12 @@ def make_app(session: Session) -> FastAPI:
         rows = [int(part) for part in samples.split(",")]
         return cached_png(request, f"sheet {size} {samples}", lambda: session.sheet(rows, size))
 
+    @app.get("/api/texts")
+    def texts(
+        samples: Annotated[str, Query(pattern=r"^[0-9]{1,9}(,[0-9]{1,9}){0,199}$")],
+    ) -> list[str]:
+        return session.texts([int(part) for part in samples.split(",")])
+
     @app.get("/api/search")
     def search(q: Annotated[str, Query(max_length=200)]) -> dict[str, Any]:
         return session.search(q)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from cdknet.explorer.cards import SHOWN, Cards, divide
 from cdknet.explorer.folder import OpenedRun
 from cdknet.explorer.journal import Done
+from cdknet.explorer.reading import Reading
 from cdknet.explorer.review import NO_BEST_OLD, REJECTED, Review
 from cdknet.explorer.samples import Drawer
 from cdknet.inputs.kind import SampleKind, kind_of
@@ -31,6 +32,8 @@ FORMATS = {
     "json": "application/json",
 }
 MOST_VALUES = 1000  # of a vector that are listed by name
+SHORT = 280  # characters of a text in a list
+BEFORE = 60  # characters before a word that was searched for
 METHOD_HELP = "stage 2: how new classes are found; cd-knet is the method of the paper"
 
 
@@ -116,7 +119,16 @@ class Session:
 
     @cached_property
     def drawer(self) -> Drawer | None:
-        return None if self.run.samples is None else Drawer(self.run.samples)
+        """Draws the samples; None if there are none, or if they are texts."""
+        return None if self.run.samples is None or self.has_texts else Drawer(self.run.samples)
+
+    @property
+    def has_texts(self) -> bool:
+        return self.run.contents.texts is not None
+
+    @cached_property
+    def reading(self) -> Reading:
+        return Reading(self.run.contents, self.run.samples)
 
     @property
     def cannot_refine(self) -> str | None:
@@ -145,16 +157,16 @@ class Session:
         read = options_read(options)
         return {
             "name": shown(run.folder.resolve().name),
-            "kind": kind_of(run.sample_shape).shown_as,
+            "kind": "text" if self.has_texts else kind_of(run.sample_shape).shown_as,
             "n_samples": len(run),
             "sample_shape": list(run.sample_shape),
             "columns": list(columns) if columns else None,
             "n_old": run.n_old,
             "has_truth": self.truth is not None,
             "truth_names": self.truth.names if self.truth else None,
-            "has_samples": run.samples is not None,
+            "has_samples": run.samples is not None or self.has_texts,
             "samples_note": None
-            if run.samples is not None
+            if run.samples is not None or self.has_texts
             else "This run does not store its samples: start the explorer with --data to see them.",
             "cannot_refine": self.cannot_refine,
             "cannot_return": self.cannot_return,
@@ -226,7 +238,14 @@ class Session:
                 "central": self.cards.ordered(class_id, "central")[:SHOWN].tolist(),
                 "unsure": self.cards.ordered(class_id, "unsure")[:SHOWN].tolist(),
                 "outliers": self.cards.outliers(class_id)[:SHOWN].tolist(),
+                **self._read(review, class_id),
             }
+
+    def _read(self, review: Review, class_id: int) -> dict[str, Any]:
+        """What sets a class apart, and a name to suggest if it is a new one."""
+        names = [record.name for record in review.classes.values()]
+        read = self.reading.of(self.cards.rows(class_id), len(names), names)
+        return read if review.classes[class_id].kind == "new" else {**read, "suggestion": None}
 
     def _summary(self, review: Review, class_id: int) -> dict[str, Any]:
         record, card = review.classes[class_id], self.cards.card(class_id)
@@ -277,10 +296,21 @@ class Session:
             "novelty": round(float(self.run.novelty[row]), 4) if self.has_mixture else None,
             "truth": None if self.truth is None or true == REJECTED else self.truth.names[true],
             "values": self._values(row),
+            "text": self.run.contents.texts[row] if self.run.contents.texts is not None else None,
         }
+
+    def texts(self, rows: Sequence[int], longest: int = SHORT) -> list[str]:
+        """GET /api/texts: the beginnings of some texts."""
+        if self.run.contents.texts is None:
+            raise NotFound("The samples of this run have no texts.")
+        for row in rows:
+            self._check_row(row)
+        return [shortened(self.run.contents.texts[row], longest) for row in rows]
 
     def _values(self, row: int) -> list[list[Any]] | None:
         if self.run.samples is None or kind_of(self.run.sample_shape) is not SampleKind.VECTOR:
+            return None
+        if self.has_texts:  # the values of an encoder say nothing to a person
             return None
         values = np.asarray(self.run.samples[row], dtype=np.float64).ravel()[:MOST_VALUES]
         columns = self.run.config["columns"] or []
@@ -299,6 +329,8 @@ class Session:
         return png(self._drawer().sheet(rows, size))
 
     def _drawer(self) -> Drawer:
+        if self.has_texts:
+            raise NotFound("The samples of this run are texts: there are no pictures of them.")
         if self.drawer is None:
             raise NotFound("This run does not store its samples. Start the explorer with --data to see them.")
         return self.drawer
@@ -308,13 +340,30 @@ class Session:
             raise NotFound(f"There is no sample {row}: the last one is {len(self.run) - 1}.")
 
     def search(self, text: str, limit: int = 50) -> dict[str, Any]:
-        """GET /api/search: samples whose id contains the text, ignoring case."""
-        wanted = text.casefold()
-        rows = [i for i, name in enumerate(self._lowercase_ids) if wanted in name] if wanted else []
+        """GET /api/search: samples whose id or text contains the text, ignoring case."""
+        wanted, texts = text.casefold(), self.run.contents.texts
+        if not wanted:
+            return {"samples": [], "total": 0}
+        rows = [i for i, name in enumerate(self._lowercase_ids) if wanted in name]
+        if texts is not None:
+            also = (i for i, lowered in enumerate(self._lowercase_texts) if wanted in lowered)
+            rows = list(dict.fromkeys([*rows, *also]))
+        shown = rows[:limit]
         return {
-            "samples": [{"index": i, "id": self.run.ids[i]} for i in rows[:limit]],
+            "samples": [
+                {
+                    "index": i,
+                    "id": self.run.ids[i],
+                    "text": None if texts is None else excerpt(texts[i], wanted),
+                }
+                for i in shown
+            ],
             "total": len(rows),
         }
+
+    @cached_property
+    def _lowercase_texts(self) -> list[str]:
+        return [text.casefold() for text in self.run.contents.texts or ()]
 
     @cached_property
     def _lowercase_ids(self) -> list[str]:
@@ -353,6 +402,20 @@ class Session:
 
     def export(self, format: str) -> bytes:
         return export(self.labels(), format)
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text on one line, cut after `longest` characters."""
+    line = " ".join(text[: 4 * longest].split())
+    return line if len(line) <= longest else line[: longest - 1].rstrip() + "…"
+
+
+def excerpt(text: str, wanted: str) -> str:
+    """The part of a text around a word."""
+    line = " ".join(text.split())
+    at = line.casefold().find(wanted)
+    start = 0 if at <= BEFORE else at - BEFORE
+    return ("…" if start else "") + shortened(line[start:], SHORT)
 
 
 def _share_bytes(shares: NDArray[np.float32]) -> bytes:

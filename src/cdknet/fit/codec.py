@@ -150,6 +150,7 @@ def from_run(run: Run, encoder: nn.Module | None = None, device: str = "auto") -
         spent=config["spent"],
         calibration=run.calibration,
         tuning=config["tuning"],
+        n_classes=config["n_classes"],
     )
 
 

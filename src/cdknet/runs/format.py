@@ -8,6 +8,7 @@
     labels.csv           one row per sample: id, label, whether the label was given, whether its class is new,
                          confidence, novelty (the probability that it is not of an old class)
     samples.npy          the samples themselves, if they were stored
+    texts.jsonl          the texts that the samples are vectors of, if they are: one JSON string per line
     pictures/*.png
     review.jsonl         what a person changed (`cdknet.explorer.journal`); it grows after the run is written,
                          so config.json does not list it
@@ -29,7 +30,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -39,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cdknet.data.arrays import load_npy
+from cdknet.data.texts import texts_as_lines, texts_of_lines
 from cdknet.runs.files import (
     Arrays,
     check_writable,
@@ -53,7 +55,7 @@ from cdknet.runs.fingerprints import stored_type
 from cdknet.runs.schema import MOST_CLASSES, checked_config, checked_row, filled
 
 HISTORY, WEIGHTS, EMBEDDING = "history.jsonl", "weights.safetensors", "embedding.npz"
-LABELS, SAMPLES, PICTURES = "labels.csv", "samples.npy", "pictures/"
+LABELS, SAMPLES, TEXTS, PICTURES = "labels.csv", "samples.npy", "texts.jsonl", "pictures/"
 
 LABEL_COLUMNS = ("id", "label", "given", "new", "confidence", "novelty")
 NOISE = -1  # the position of a sample's class if it was set aside as noise
@@ -72,6 +74,7 @@ class Run:
     labels: list[dict[str, str]]  # rows of labels.csv, for writers; readers use the columns below
     pictures: dict[str, bytes] = field(default_factory=dict)  # file name -> PNG
     samples: NDArray[Any] | None = None  # (n, ...); a memory map if it was read from a folder
+    texts: Sequence[str] | None = None  # (n,) what the samples are vectors of
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -218,6 +221,8 @@ class Run:
             raise ValueError(f"no features in {EMBEDDING}")
         if self.embedding.get("confidence") is None and "confidence" not in (self.labels or [{}])[0]:
             raise ValueError(f"no confidence, neither in {EMBEDDING} nor in {LABELS}")
+        if self.texts is not None and len(self.texts) != n:
+            raise ValueError(f"{len(self.texts)} texts for {n} samples")
         features, confidence = self.features, self.confidence
         if len(features) != n or not n or not features.shape[1]:
             raise ValueError(f"{len(features)} rows of {features.shape[1]} features for {n} samples")
@@ -281,6 +286,8 @@ def write_run(folder: str | Path, run: Run, *, force: bool = False, review: byte
         LABELS: _labels_csv(run.labels),
         **{f"{PICTURES}{name}": png for name, png in run.pictures.items()},
     }
+    if run.texts is not None:
+        files[TEXTS] = texts_as_lines(run.texts)
     sums = {name: {"bytes": len(b), "sha256": hashlib.sha256(b).hexdigest()} for name, b in files.items()}
 
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -348,7 +355,7 @@ def read_run(folder: str | Path, *, weights: bool = True) -> Run:
     config = read_config(folder)
     listed = {name: entry for name, entry in config["files"].items() if name != SAMPLES}
     if not weights:
-        listed = {name: listed[name] for name in (HISTORY, EMBEDDING, LABELS)}
+        listed = {name: listed[name] for name in (HISTORY, EMBEDDING, LABELS, TEXTS) if name in listed}
     contents = {name: _checked_file(folder, name, entry) for name, entry in listed.items()}
     samples = open_samples(folder, config)
     try:
@@ -364,6 +371,7 @@ def read_run(folder: str | Path, *, weights: bool = True) -> Run:
                 if name.startswith(PICTURES)
             },
             samples=samples,
+            texts=texts_of_lines(TEXTS, contents[TEXTS]) if TEXTS in contents else None,
         )
     except (ValueError, RecursionError, csv.Error) as error:
         raise ValueError(f"{folder}: a file of the run must be readable. Got {error}. Run again.") from None

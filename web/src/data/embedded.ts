@@ -3,6 +3,7 @@
 import {
   type ClassCard,
   type Everything,
+  type Hit,
   type JournalEntry,
   type Review,
   type ReviewState,
@@ -26,6 +27,7 @@ interface Embedded {
   truth: string | null;
   ids?: string[];
   journal?: { entries: JournalEntry[] };
+  texts?: { samples: number[]; texts: string[] } | null;
   thumbs: { size: number; columns: number; png: string; samples: number[] } | null;
 }
 
@@ -43,6 +45,7 @@ export class EmbeddedSource implements Source {
   readonly live = false;
   private readonly all: Everything;
   private readonly thumbs: Sheet;
+  private readonly words: Map<number, string>;
 
   constructor(private readonly data: Embedded) {
     this.all = {
@@ -55,6 +58,7 @@ export class EmbeddedSource implements Source {
       given: new Uint8Array(bytes(data.given)),
       truth: data.truth === null ? null : new Uint16Array(bytes(data.truth)),
     };
+    this.words = new Map(data.texts?.samples.map((sample, i) => [sample, data.texts!.texts[i]]));
     const { columns = 1, samples = [], png = "" } = data.thumbs ?? {};
     const place = new Map(samples.map((sample, slot) => [sample, slot]));
     const picture = png ? URL.createObjectURL(new Blob([bytes(png)], { type: "image/png" })) : "";
@@ -95,6 +99,7 @@ export class EmbeddedSource implements Source {
       novelty: novelty && novelty[index] / 255,
       truth: (truth && run.truth_names?.[truth[index]]) ?? null,
       values: null,
+      text: this.words.get(index) ?? null,
     };
   };
 
@@ -102,16 +107,18 @@ export class EmbeddedSource implements Source {
 
   async search(text: string) {
     const wanted = text.toLowerCase();
-    const found: { index: number; id: string }[] = [];
+    const found: Hit[] = [];
     let total = 0;
     this.data.ids?.forEach((id, index) => {
-      if (!id.toLowerCase().includes(wanted)) return;
+      const text = this.words.get(index) ?? null;
+      if (!id.toLowerCase().includes(wanted) && !text?.toLowerCase().includes(wanted)) return;
       total++;
-      if (found.length < 50) found.push({ index, id });
+      if (found.length < 50) found.push({ index, id, text });
     });
     return { samples: found, total };
   }
 
+  texts = async (samples: number[]) => samples.map((sample) => this.words.get(sample) ?? null);
   sheet = (): Sheet => this.thumbs;
   picture = (): null => null;
   journal = async () => this.data.journal?.entries ?? [];

@@ -92,6 +92,8 @@ export class HttpSource implements Source {
 
   search: Source["search"] = (text) => json(`search?q=${encodeURIComponent(text)}`);
 
+  texts: Source["texts"] = (samples) => json(`texts?samples=${samples.join(",")}`);
+
   sheet(samples: number[]): Sheet {
     const place = new Map(samples.map((sample, slot) => [sample, slot]));
     return {

@@ -6,7 +6,7 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 
 export interface RunInfo {
   name: string;
-  kind: "image" | "radio" | "vector";
+  kind: "image" | "radio" | "vector" | "text";
   n_samples: number;
   sample_shape: number[];
   columns: string[] | null;
@@ -56,10 +56,30 @@ export interface ClassInfo {
   note: string;
 }
 
+/** A word that sets a class apart, and the share of samples that have it. */
+export interface Word {
+  word: string;
+  here: number;
+  elsewhere: number;
+}
+
+/** A column that sets a class apart: quartiles of its numbers, or the share that has a category. */
+export interface Column {
+  name: string;
+  effect: number; // 1: all values here are larger than elsewhere; -1: smaller
+  here: number[];
+  elsewhere: number[];
+  low: number; // the range of most values
+  high: number;
+}
+
 export interface ClassCard extends ClassInfo {
   central: number[];
   unsure: number[];
   outliers: number[];
+  words?: Word[];
+  columns?: Column[];
+  suggestion?: string | null; // a name, from words or columns
 }
 
 export interface ReviewState {
@@ -79,6 +99,7 @@ export interface SampleInfo {
   novelty: number | null; // P(new); null without a mixture
   truth: string | null;
   values: [string, number][] | null;
+  text?: string | null;
 }
 
 export type Action =
@@ -139,6 +160,13 @@ export interface Sheet {
   slot: (sample: number) => number | undefined;
 }
 
+/** A sample that was searched for; of a text, the part around what was found. */
+export interface Hit {
+  index: number;
+  id: string;
+  text?: string | null;
+}
+
 export type SampleOrder = "central" | "unsure" | "name";
 
 export type ServerEvent =
@@ -155,7 +183,8 @@ export interface Source {
   list(id: number, offset: number, limit: number, order: SampleOrder): Promise<{ total: number; samples: number[] }>;
   sample(index: number): Promise<SampleInfo>;
   scores(): Promise<Pick<RunInfo, "scores" | "confusion">>;
-  search(text: string): Promise<{ samples: { index: number; id: string }[]; total: number }>;
+  search(text: string): Promise<{ samples: Hit[]; total: number }>;
+  texts(samples: number[]): Promise<(string | null)[]>; // their beginnings; null: not in this report
   sheet(samples: number[]): Sheet;
   picture(sample: number): string | null; // the URL of the large picture; null: use the sheet
   journal(limit?: number): Promise<JournalEntry[]>;

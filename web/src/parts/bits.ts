@@ -66,9 +66,31 @@ export function place(element: HTMLElement, sheet: Sheet, sample: number): void 
   element.style.backgroundPosition = `${at(column, sheet.columns)} ${at(row, sheet.rows)}`;
 }
 
+/** Texts as buttons, in place of thumbnails. */
+function sentences(store: Store, list: HTMLElement, members: number[]): void {
+  for (let from = 0; from < members.length; from += 100) {
+    const part = members.slice(from, from + 100);
+    const boxes = part.map((sample) =>
+      h("button", { type: "button", class: "thumb sentence", dataset: { sample: String(sample) }, "aria-pressed": store.selected[sample] ? "true" : "false" }, "\u2026"),
+    );
+    list.append(...boxes);
+    store.source
+      .texts(part)
+      .then((texts) => texts.forEach((text, i) => (boxes[i].textContent = text ?? `Sample ${part[i]}: its text is not in this report.`)))
+      .catch(() => boxes.forEach((box, i) => (box.textContent = `Sample ${part[i]}`)));
+  }
+}
+
+/** How many samples of a kind a card shows: a sentence takes more room than a picture. */
+export const fits = (store: Store, pictures: number): number => (store.run.kind === "text" ? Math.max(2, Math.round(pictures / 3)) : pictures);
+
 /** Thumbnails as buttons: a click adds the sample to the selection or removes it. */
 export function thumbs(store: Store, members: number[], label: string, look = ""): HTMLElement {
   const list = h("div", { class: `thumbs ${store.run.kind} ${look}`, role: "group", "aria-label": label });
+  if (store.run.kind === "text") {
+    sentences(store, list, members);
+    return list;
+  }
   const size = store.source.live ? 100 : members.length || 1;
   for (let from = 0; from < members.length; from += size) {
     const part = members.slice(from, from + size);

@@ -4,7 +4,7 @@ import { button, count, fill, h, icon, percent, samples } from "../dom";
 import type { ClassInfo } from "../data/types";
 import { keyName } from "../keys";
 import type { Store } from "../store";
-import { swatch, thumbs } from "./bits";
+import { fits, swatch, thumbs } from "./bits";
 
 /** A modal dialog. `build` receives a function that closes it with an answer. */
 export function ask<T>(
@@ -76,7 +76,7 @@ function glimpse(store: Store, id: number): HTMLElement {
   const box = h("div", { class: "glimpse" });
   store.source
     .card(id)
-    .then((card) => fill(box, thumbs(store, card.central.slice(0, 8), "Most central samples")))
+    .then((card) => fill(box, thumbs(store, card.central.slice(0, fits(store, 8)), "Most central samples")))
     .catch(() => {});
   return box;
 }

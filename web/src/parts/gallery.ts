@@ -3,8 +3,9 @@
 import { count, fill, h, icon, percent } from "../dom";
 import type { ClassInfo } from "../data/types";
 import type { Store } from "../store";
-import { swatch, thumbs } from "./bits";
+import { fits, swatch, thumbs } from "./bits";
 import type { Cards } from "./panel";
+import { columnTable, wordList } from "./reading";
 
 export function gallery(store: Store, cards: Cards): HTMLElement {
   const list = h("div", { class: "gallery-list" });
@@ -26,7 +27,15 @@ export function gallery(store: Store, cards: Cards): HTMLElement {
       const card = await cards.get(id);
       const part = (title: string, members: number[]): HTMLElement[] =>
         members.length ? [h("h3", null, title), thumbs(store, members, `${store.nameOf(id)}: ${title}`)] : [];
-      fill(box, ...part("Most central", card.central.slice(0, 12)), ...part("Least sure", card.unsure.slice(0, 6)), ...part("Outliers", card.outliers.slice(0, 6)));
+      const { words = [], columns = [] } = card;
+      fill(
+        box,
+        words.length > 0 && wordList(words),
+        columns.length > 0 && columnTable(columns),
+        ...part("Most central", card.central.slice(0, fits(store, 12))),
+        ...part("Least sure", card.unsure.slice(0, fits(store, 6))),
+        ...part("Outliers", card.outliers.slice(0, fits(store, 6))),
+      );
     } catch {
       fill(box, h("p", { class: "quiet" }, "The samples could not be read."));
     }

@@ -5,7 +5,8 @@ import { button, count, figure, fill, h, icon, percent, samples } from "../dom";
 import { keyName } from "../keys";
 import type { ClassCard, ClassInfo, Hint, SampleOrder } from "../data/types";
 import type { Store } from "../store";
-import { bar, chip, empty, swatch, thumbs } from "./bits";
+import { bar, chip, empty, fits, swatch, thumbs } from "./bits";
+import { apart } from "./reading";
 import { sampleDetails } from "./sample";
 
 /** Cards of the newest revision, each requested once. */
@@ -200,9 +201,10 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
         cardBox,
         store.run.has_samples === false && h("p", { class: "quiet" }, store.run.samples_note ?? "This run does not hold its samples."),
         info.kind === "old" && recognisedHere(info),
-        part("Most central", "Nearest to the centre of the class", card.central.slice(0, 18)),
-        part("Least sure", "The classifier is least sure of these", card.unsure.slice(0, 12)),
-        part("Outliers", "Farthest from the rest of the class", card.outliers.slice(0, 12)),
+        apart(store, info, card),
+        part("Most central", "Nearest to the centre of the class", card.central.slice(0, fits(store, 18))),
+        part("Least sure", "The classifier is least sure of these", card.unsure.slice(0, fits(store, 12))),
+        part("Outliers", "Farthest from the rest of the class", card.outliers.slice(0, fits(store, 12))),
         everyone(info),
       );
     } catch (error) {
@@ -218,7 +220,7 @@ export function panel(store: Store, commands: Commands, cards: Cards): HTMLEleme
           "section",
           { class: "recognised-here" },
           h("h3", { title: "The least sure first" }, `Recognised here: ${count(found.length)} of ${samples(info.size)} came without a label`),
-          thumbs(store, found.slice(0, 12), "Recognised here, the least sure first"),
+          thumbs(store, found.slice(0, fits(store, 12)), "Recognised here, the least sure first"),
           button(found.length > 1 ? `Select all ${count(found.length)}` : "Select it", () => store.select(found), { class: "quiet-button small" }),
         )
       : null;

@@ -7,7 +7,7 @@ import { bar, chip, place, swatch } from "./bits";
 
 /** The large picture of a sample. */
 export function picture(store: Store, sample: number, alt: string): HTMLElement | null {
-  if (store.run.has_samples === false) return null;
+  if (store.run.has_samples === false || store.run.kind === "text") return null;
   const address = store.source.picture(sample);
   if (address === null) {
     const element = h("div", { class: `picture ${store.run.kind}`, role: "img", "aria-label": alt });
@@ -43,6 +43,9 @@ function noveltyOf(store: Store, sample: number): number | null {
   return novelty && !given[sample] ? novelty[sample] / 255 : null;
 }
 
+const LONGEST = 280; // characters on the hover card
+const beginning = (text: string): string => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST - 1)}\u2026`);
+
 /** A card next to the pointer that shows the sample under it. */
 export function hoverCard(store: Store) {
   const element = h("div", { class: "hover-card", hidden: true, "aria-hidden": "true" });
@@ -60,9 +63,11 @@ export function hoverCard(store: Store) {
       const truth = truthOf(store, sample);
       const novelty = noveltyOf(store, sample);
       const name = h("span", { class: "sample-name" }, "\u00a0");
+      const text = store.run.kind === "text" ? h("p", { class: "hover-sentence" }, "\u2026") : null;
       fill(
         element,
         picture(store, sample, ""),
+        text,
         h(
           "div",
           { class: "hover-text" },
@@ -80,7 +85,11 @@ export function hoverCard(store: Store) {
       clearTimeout(timer);
       timer = window.setTimeout(() => {
         about(store, sample)
-          .then((info) => shown === sample && (name.textContent = info.id ?? `sample ${sample}`))
+          .then((info) => {
+            if (shown !== sample) return;
+            name.textContent = info.id ?? `sample ${sample}`;
+            if (text) text.textContent = beginning(info.text ?? "Its text is not in this report.");
+          })
           .catch(() => {});
       }, 40);
     }
@@ -101,11 +110,13 @@ export function sampleDetails(store: Store, sample: number): HTMLElement {
   const truth = truthOf(store, sample);
   const novelty = noveltyOf(store, sample);
   const values = h("div");
+  const text = store.run.kind === "text" ? h("blockquote", { class: "whole-text" }, "\u2026") : null;
   const element = h(
     "div",
     { class: "sample-details" },
     name,
     picture(store, sample, `Picture of sample ${sample}`),
+    text,
     h(
       "dl",
       { class: "facts" },
@@ -123,6 +134,7 @@ export function sampleDetails(store: Store, sample: number): HTMLElement {
   about(store, sample)
     .then((info) => {
       if (info.id !== null) name.textContent = info.id;
+      if (text) text.textContent = info.text ?? "Its text is not in this report.";
       if (!info.values?.length) return;
       fill(
         values,

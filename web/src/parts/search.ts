@@ -1,6 +1,7 @@
 /** Find a sample by its name. */
 
 import { count, fill, h } from "../dom";
+import type { Hit } from "../data/types";
 import type { MapView } from "../map/view";
 import type { Store } from "../store";
 import { place, swatch } from "./bits";
@@ -10,17 +11,20 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
   const found = await ask<number>(
     "Find a sample",
     (answer) => {
-      let hits: { index: number; id: string }[] = [];
+      const reads = store.run.kind === "text";
+      const prompt = reads ? "Type a word, or part of a name." : "Type part of its name.";
+      const what = reads ? "Word or name" : "Name of a sample";
+      let hits: Hit[] = [];
       let at = 0;
       let requests = 0;
       const list = h("ul", { class: "pick-list", role: "listbox", id: "found", "aria-label": "Samples" });
-      const status = h("p", { class: "quiet", role: "status" }, "Type part of its name.");
+      const status = h("p", { class: "quiet", role: "status" }, prompt);
       const input = h("input", {
-        class: "field", type: "search", placeholder: "Name of a sample", "data-first": true, role: "combobox",
-        "aria-expanded": "true", "aria-controls": "found", "aria-label": "Name of a sample", autocomplete: "off", spellcheck: "false", maxlength: "200",
+        class: "field", type: "search", placeholder: what, "data-first": true, role: "combobox",
+        "aria-expanded": "true", "aria-controls": "found", "aria-label": what, autocomplete: "off", spellcheck: "false", maxlength: "200",
       });
       const draw = (): void => {
-        const sheet = hits.length && store.run.has_samples !== false ? store.source.sheet(hits.map((x) => x.index)) : null;
+        const sheet = hits.length && store.run.has_samples !== false && !reads ? store.source.sheet(hits.map((x) => x.index)) : null;
         const rows = hits.map((hit, i) => {
           const picture = h("span", { class: `pick-picture ${store.run.kind}` });
           if (sheet) place(picture, sheet, hit.index);
@@ -28,7 +32,7 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
           return h(
             "li",
             { class: "pick", role: "option", id: `found-${i}`, "aria-selected": String(i === at), on: { click: () => answer(hit.index) } },
-            sheet && picture, h("span", { class: "pick-name" }, hit.id), h("small", null, swatch(id), " ", store.nameOf(id)),
+            sheet && picture, h("span", { class: "pick-name" }, hit.text ?? hit.id, reads && hit.text && h("small", { class: "pick-id" }, hit.id)), h("small", null, swatch(id), " ", store.nameOf(id)),
           );
         });
         input.setAttribute("aria-activedescendant", rows.length ? `found-${at}` : "");
@@ -40,7 +44,7 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
         const request = ++requests;
         if (!text) {
           hits = [];
-          status.textContent = "Type part of its name.";
+          status.textContent = prompt;
           return draw();
         }
         try {
@@ -49,7 +53,7 @@ export async function searchDialog(store: Store, map: MapView): Promise<void> {
           hits = answerOf.samples;
           at = 0;
           status.textContent =
-            answerOf.total === 0 ? "No sample has this in its name."
+            answerOf.total === 0 ? (reads ? "No sample has this in its text or name." : "No sample has this in its name.")
             : answerOf.total > hits.length ? `${count(answerOf.total)} found, the first ${hits.length} shown.`
             : `${count(answerOf.total)} found.`;
           draw();
