@@ -10,13 +10,6 @@ from cdknet.cli.base import InterruptedRun, app
 
 # Modules that define commands, in the order of --help.
 COMMANDS = (fits, counting, embed, reproduce, review, sets)
-    fits,
-    counting,
-    embed,
-    reproduce,
-    review,
-    sets,
-)  # modules that define commands, in the order of --help
 
 
 def main(argv: list[str] | None = None) -> int:
