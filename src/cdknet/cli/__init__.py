@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import sys
 
-from cdknet.cli import counting, embed, fits, reproduce, review, sets
+from cdknet.cli import fits
+
+# isort: split
+from cdknet.cli import counting, embed, reproduce, review, sets
 from cdknet.cli.base import InterruptedRun, app
 
-# Modules that define commands, in the order of --help.
+# Modules that define commands. Those of `fits` come first in --help.
 COMMANDS = (fits, counting, embed, reproduce, review, sets)
 
 
