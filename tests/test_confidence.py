@@ -119,6 +119,7 @@ def test_where_no_mistake_was_made_labels_like_those_of_halves_are_not_sure():
     assert fit_map(raw, np.ones(400, dtype=bool)).apply(np.full(50, 0.4)).mean() > 0.95, "without them"
 
 
+@pytest.mark.slow
 def test_one_class_taken_for_two_is_not_called_right():
     generator = np.random.default_rng(0)
     centres = 4 * generator.normal(size=(6, 8))

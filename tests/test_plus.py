@@ -229,6 +229,7 @@ def test_views_of_vectors_count_less_than_those_of_pictures():
     assert suited((20,), 5, view_weight=2.0).view_weight == 2
 
 
+@pytest.mark.slow
 def test_a_table_with_clear_gaps_is_clustered_along_them():
     generator = np.random.default_rng(1)
     truth = generator.integers(0, 6, 700)

@@ -141,6 +141,7 @@ def few_steps(monkeypatch):
     monkeypatch.setitem(open_plan.FITTED, DEFAULT, (DEFAULT, {"unlabelled": "mixed", **few}))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_steps")
 def test_one_fit_gives_the_default_and_the_rivals_on_its_features(tmp_path):
     cells = plan_open(seeds=1, datasets=["digits"], methods=[DEFAULT, *ON_FEATURES], shares=["0.5"])

@@ -371,6 +371,7 @@ def test_the_codes_of_the_autoencoder_may_be_negative_and_its_loss_falls():
     assert (codes < 0).any()
 
 
+@pytest.mark.slow
 def test_plain_dac_needs_no_old_class():
     X = np.random.default_rng(0).integers(0, 255, (150, 28, 28), dtype=np.uint8)
     result = plain_dac(X, 4, width=2, epochs=1)

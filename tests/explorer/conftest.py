@@ -95,7 +95,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
         writer = csv.writer(file)
         writer.writerow(["id", "label"])
         writer.writerows([f"row {i}", str(label)] for i, label in enumerate(truth))
-    quick = ("--method", "cd-knet", "--network", "mlp", "--discover-epochs", "5", "--no-calibrate")
+    quick = ("--method", "cd-knet", "--discover-epochs", "5", "--no-calibrate")
     cdknet("discover", folder / "digits.npz", "--new-classes", "5", "--out", folder / "run", *quick)
     return folder
 
