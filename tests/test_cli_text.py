@@ -133,3 +133,30 @@ def test_mistakes_are_one_line(tmp_path, capsys, flags, what):
     assert what in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_texts_that_the_run_does_not_store_come_from_the_data_again(run, tmp_path):
+    import shutil
+
+    from cdknet.cli import review
+
+    data = tickets(tmp_path / "tickets.csv")
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    config = json.loads((copy / "config.json").read_text())
+    for name in (TEXTS, "samples.npy"):
+        (copy / name).unlink()
+        del config["files"][name]
+    (copy / "config.json").write_text(json.dumps(config))
+    assert review._session(copy, None, None, {}).about()["kind"] == "vector"
+    session = review._session(copy, None, str(data), {})
+    assert session.about()["kind"] == "text"
+    assert session.sample(1)["text"].startswith("cannot sign in to account 1")
+
+
+def test_without_samples_the_run_has_no_texts_either(tmp_path):
+    data, out = tickets(tmp_path / "tickets.csv"), tmp_path / "run"
+    command = ["discover", str(data), *READING, "--new-classes", "2", "--out", str(out), "--no-samples"]
+    assert main([*command, *FEW]) == 0
+    assert not (out / TEXTS).exists()
+    assert b"parcel" not in b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())

@@ -202,9 +202,14 @@ def test_the_columns_of_a_table_fit_the_panel(tab, serve, tmp_path):
     page = tab().open(serve(run).address + "#/map/3")
     table = page.page.locator(".panel .apart")
     table.wait_for()
-    box, panel = table.bounding_box(), page.page.locator(".panel").bounding_box()
-    assert box["x"] + box["width"] <= panel["x"] + panel["width"]
+    edge = page.page.locator(".panel").bounding_box()
+    for part in (table, table.locator(".spread").first):
+        box = part.bounding_box()
+        assert box["x"] + box["width"] <= edge["x"] + edge["width"] - 10
     assert "column " in table.inner_text()
+    page.page.locator(".panel .thumb").first.hover()
+    name = page.get("samples/3")["marked"][0][0]
+    page.page.locator(".hover-card.free .values", has_text=name).wait_for()
 
 
 def test_a_report_shows_its_sentences_without_a_server(tab, texts, tmp_path):

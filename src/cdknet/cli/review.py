@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from cdknet.cli.base import (
     say,
     show_run,
 )
+
+if TYPE_CHECKING:
+    from cdknet.data import Samples
 
 Truth = Annotated[Path | None, typer.Option(help="A CSV with columns id and label: the true classes.")]
 DataAgain = Annotated[
@@ -92,7 +95,8 @@ def refine(
     from cdknet.runs.format import check_target
 
     check_target(out, force)
-    again = _samples_again(run, data, reading)
+    read = _read_again(run, data, reading)
+    again = {} if read is None else _as_samples(read)
     from cdknet.cli.progress import Bars, CtrlC
     from cdknet.fit.refine import refine as refine_run
     from cdknet.training.memory import keep_freed_memory
@@ -186,8 +190,9 @@ def _session(
     from cdknet.explorer.folder import open_run
     from cdknet.explorer.session import Session, read_truth
 
-    again = _samples_again(run, data, reading)
-    opened = open_run(run, **again, note=lambda text: say(text, quiet=quiet))
+    again = _read_again(run, data, reading)
+    given = {} if again is None else {**_as_samples(again), "texts": again.texts}
+    opened = open_run(run, **given, note=lambda text: say(text, quiet=quiet))
     session = Session(opened, truth=read_truth(opened, truth) if truth else None, read_only=read_only)
     if session.left_out:
         say(session.left_out, quiet=quiet)
@@ -201,14 +206,17 @@ def _has_screen() -> bool:
     return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
 
 
-def _samples_again(run: Path, data: str | None, reading: dict[str, Any]) -> dict[str, Any]:
-    """The samples of a run and their ids, from the file it was made from; empty without DATA."""
+def _read_again(run: Path, data: str | None, reading: dict[str, Any]) -> Samples | None:
+    """The samples of a run, from the file it was made from; None without DATA."""
     if data is None:
         flags = [f"--{name.replace('_', '-')}" for name, value in reading.items() if value is not None]
         if flags:
             raise ValueError(
                 f"{flags[0]} says how to read --data. Got it without --data. Add the file of the run."
             )
-        return {}
-    samples = open_like(run, data, reading)
+        return None
+    return open_like(run, data, reading)
+
+
+def _as_samples(samples: Samples) -> dict[str, Any]:
     return {"samples": samples.X, "sample_ids": samples.ids.tolist()}

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -138,14 +138,17 @@ def open_run(
     *,
     samples: NDArray[Any] | None = None,
     sample_ids: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
     note: Callable[[str], None] | None = None,
 ) -> OpenedRun:
-    """Read a run for review. `samples` and their `sample_ids` replace those that the run does not store.
+    """Read a run for review. `samples`, `sample_ids` and `texts` replace what the run does not store.
 
     `note` is called with a message before work that takes long.
     """
     folder = Path(folder)
     run = read_run(folder, weights=False)
+    if run.texts is None and texts is not None:
+        run = replace(run, texts=texts)
     opened = OpenedRun(folder, run, _map(folder, run, note), run.samples if samples is None else samples)
     _check_samples(opened, sample_ids)
     if samples is not None:

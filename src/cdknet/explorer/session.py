@@ -82,6 +82,8 @@ class Session:
         self.cards.update(self.journal.review)
         self.journal.changed.clear()
         self._scored: tuple[int, dict[str, Any]] | None = None
+        self._readings: dict[int, dict[str, Any]] = {}  # of the classes, at one revision
+        self._read_at = -1
 
     # Actions
 
@@ -243,9 +245,30 @@ class Session:
 
     def _read(self, review: Review, class_id: int) -> dict[str, Any]:
         """What sets a class apart, and a name to suggest if it is a new one."""
-        names = [record.name for record in review.classes.values()]
-        read = self.reading.of(self.cards.rows(class_id), len(names), names)
-        return read if review.classes[class_id].kind == "new" else {**read, "suggestion": None}
+        if self._read_at != self.journal.revision:
+            self._read_at = self.journal.revision
+            self._readings.clear()
+        if class_id not in self._readings:
+            names = [record.name for record in review.classes.values()]
+            read = self.reading.of(self.cards.rows(class_id), len(names), names)
+            if review.classes[class_id].kind == "old":
+                read["suggestion"] = None
+            self._readings[class_id] = read
+        return self._readings[class_id]
+
+    def _marked(self, row: int) -> list[list[Any]] | None:
+        """The values of a sample in the columns that set its class apart."""
+        if self.reading.columns is None or self.run.samples is None:
+            return None
+        with self._up_to_date() as review:
+            class_id = int(review.assignment[row])
+            read = self._read(review, class_id) if class_id in review.classes else {"columns": []}
+        names = self.reading.columns.names
+        values = self.run.samples[row]
+        return [
+            [column["name"], float(f"{float(values[names.index(column['name'])]):.6g}")]
+            for column in read["columns"]
+        ]
 
     def _summary(self, review: Review, class_id: int) -> dict[str, Any]:
         record, card = review.classes[class_id], self.cards.card(class_id)
@@ -296,6 +319,7 @@ class Session:
             "novelty": round(float(self.run.novelty[row]), 4) if self.has_mixture else None,
             "truth": None if self.truth is None or true == REJECTED else self.truth.names[true],
             "values": self._values(row),
+            "marked": self._marked(row),
             "text": self.run.contents.texts[row] if self.run.contents.texts is not None else None,
         }
 

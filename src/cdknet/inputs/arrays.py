@@ -67,7 +67,10 @@ def check_X(X: Any, *, sample_shape: tuple[int, ...] | None = None) -> NDArray[A
             "Stack real and imaginary parts as (n, 2, length)."
         )
     if array.dtype.kind not in "fiub":
-        raise ValueError(f"X must hold numbers. Got dtype {array.dtype}. Encode text and categories first.")
+        raise ValueError(
+            f"X must hold numbers. Got dtype {array.dtype}. Encode texts first, by cdknet.encoders.encode, "
+            "and categories, by pandas.get_dummies."
+        )
     if not array.dtype.isnative or array.dtype.itemsize > 8:  # FITS files; long doubles
         array = array.astype(np.float64 if array.dtype.itemsize > 8 else array.dtype.newbyteorder("="))
     if array.ndim < 2:
@@ -145,7 +148,8 @@ def _from_objects(array: NDArray[Any], names: Any = None) -> NDArray[Any]:
         bad = next((j for j, column in enumerate(columns) if not _are_numbers(column)), 0)
         raise type(error)(
             f"X must hold numbers. Got an object array whose entries are not{_column(names, bad)}: {error}. "
-            "argument must be a string or a number. Encode text first, such as by pandas.get_dummies."
+            "argument must be a string or a number. Encode texts first, by cdknet.encoders.encode, and "
+            "categories, by pandas.get_dummies."
         ) from None
 
 

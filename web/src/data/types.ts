@@ -99,6 +99,7 @@ export interface SampleInfo {
   novelty: number | null; // P(new); null without a mixture
   truth: string | null;
   values: [string, number][] | null;
+  marked?: [string, number][] | null; // its values in the columns that set its class apart
   text?: string | null;
 }
 

@@ -17,17 +17,17 @@ const isShare = (column: Column): boolean => column.here.length === 1;
 const value = (column: Column, part: number[]): string => (isShare(column) ? percent(part[0]) : figure(part[1]));
 
 /** Where most values of a column lie: the class above, the others below. */
-function strip(column: Column): HTMLElement {
+function spread(column: Column): HTMLElement {
   const span = column.high - column.low || 1;
   const at = (x: number): number => Math.round(1000 * Math.max(0, Math.min(1, (x - column.low) / span))) / 10;
   const line = (part: number[], look: string): HTMLElement => {
     const [from, to] = isShare(column) ? [0, at(part[0])] : [at(part[0]), at(part[2])];
-    const element = h("span", { class: `strip-line ${look}` });
+    const element = h("span", { class: `spread-line ${look}` });
     element.style.left = `${from}%`;
     element.style.width = `${Math.max(2, to - from)}%`;
     return element;
   };
-  return h("span", { class: "strip", "aria-hidden": "true" }, line(column.here, "here"), line(column.elsewhere, "rest"));
+  return h("span", { class: "spread", "aria-hidden": "true" }, line(column.here, "here"), line(column.elsewhere, "rest"));
 }
 
 /** The columns that set a class apart: its middle value, that of the others, and where most of them lie. */
@@ -47,7 +47,7 @@ export function columnTable(columns: Column[]): HTMLElement {
           h("th", { scope: "row" }, column.name.replace("=", ": ")),
           h("td", null, value(column, column.here)),
           h("td", { class: "quiet" }, value(column, column.elsewhere)),
-          h("td", null, strip(column)),
+          h("td", null, spread(column)),
         ),
       ),
     ),

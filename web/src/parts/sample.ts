@@ -20,9 +20,12 @@ export function picture(store: Store, sample: number, alt: string): HTMLElement 
 }
 
 const known = new Map<number, SampleInfo>();
+let knownAt = -1;
 
-/** The details of a sample, requested once: its name does not change. */
+/** The details of a sample, requested once per revision. */
 async function about(store: Store, sample: number): Promise<SampleInfo> {
+  if (knownAt !== store.state.revision) known.clear();
+  knownAt = store.state.revision;
   let info = known.get(sample);
   if (!info) {
     info = await store.source.sample(sample);
@@ -43,6 +46,14 @@ function noveltyOf(store: Store, sample: number): number | null {
   return novelty && !given[sample] ? novelty[sample] / 255 : null;
 }
 
+/** Values with the names of their columns. */
+const valueTable = (values: [string, number][]): HTMLElement =>
+  h(
+    "table",
+    { class: "values" },
+    h("tbody", null, ...values.map(([column, value]) => h("tr", null, h("th", { scope: "row" }, column), h("td", null, typeof value === "number" ? String(Number(value.toPrecision(5))) : String(value))))),
+  );
+
 const LONGEST = 280; // characters on the hover card
 const beginning = (text: string): string => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST - 1)}\u2026`);
 
@@ -51,6 +62,12 @@ export function hoverCard(store: Store) {
   const element = h("div", { class: "hover-card", hidden: true, "aria-hidden": "true" });
   let shown: number | null = null;
   let timer = 0;
+  const settle = (x: number, y: number, room: { width: number; height: number }): void => {
+    const [w, t] = [element.offsetWidth, element.offsetHeight];
+    const left = x + 16 + w > room.width ? x - 16 - w : x + 16;
+    const top = Math.min(Math.max(8, y - t / 2), Math.max(8, room.height - t - 8));
+    element.style.transform = `translate(${Math.max(4, left)}px, ${top}px)`;
+  };
   const hide = (): void => {
     shown = null;
     clearTimeout(timer);
@@ -89,15 +106,14 @@ export function hoverCard(store: Store) {
             if (shown !== sample) return;
             name.textContent = info.id ?? `sample ${sample}`;
             if (text) text.textContent = beginning(info.text ?? "Its text is not in this report.");
+            if (info.marked?.length) element.append(valueTable(info.marked));
+            settle(x, y, room);
           })
           .catch(() => {});
       }, 40);
     }
     element.hidden = false;
-    const [w, t] = [element.offsetWidth, element.offsetHeight];
-    const left = x + 16 + w > room.width ? x - 16 - w : x + 16;
-    const top = Math.min(Math.max(8, y - t / 2), Math.max(8, room.height - t - 8));
-    element.style.transform = `translate(${Math.max(4, left)}px, ${top}px)`;
+    settle(x, y, room);
   };
   return { element, show, hide };
 }
@@ -139,11 +155,7 @@ export function sampleDetails(store: Store, sample: number): HTMLElement {
       fill(
         values,
         h("h3", null, "Values"),
-        h(
-          "table",
-          { class: "values" },
-          h("tbody", null, ...info.values.map(([column, value]) => h("tr", null, h("th", { scope: "row" }, column), h("td", null, typeof value === "number" ? String(Number(value.toPrecision(5))) : String(value))))),
-        ),
+        valueTable(info.values),
       );
     })
     .catch(() => {});
