@@ -113,7 +113,7 @@ def test_the_options_page_is_up_to_date():
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_and_links_exist(document, capsys):
     text = document.read_text()
-    for command in set(re.findall(r"^(?:\S*/)?cdknet ([a-z]+)", text, re.MULTILINE)):
+    for command in set(re.findall(r"^(?:\S*/)?cdknet ([a-z-]+)", text, re.MULTILINE)):
         assert main([command, "--help"]) == 0, command
     for link in re.findall(r"\]\(([^)#]+)\)", text):
         assert link.startswith("http") or (document.parent / link).exists(), link

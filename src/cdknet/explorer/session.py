@@ -24,7 +24,7 @@ from cdknet.explorer.samples import Drawer
 from cdknet.inputs.kind import SampleKind, kind_of
 from cdknet.options import METHODS, Option, all_options, options_of
 from cdknet.runs.files import shown, spreadsheet_bytes
-from cdknet.runs.summary import confidence_sentence, mixture_sentence, used_options
+from cdknet.runs.summary import confidence_sentence, count_sentence, mixture_sentence, used_options
 
 FORMATS = {
     "csv": "text/csv; charset=utf-8",
@@ -179,6 +179,7 @@ class Session:
             "option_help": read,
             "formats": {format: _cannot_write(format) for format in FORMATS},
             "seed": run.contents.seed,
+            "count": count_sentence(config) or None,
             "mixture": mixture_sentence(config) or None,
             "confidence": confidence_sentence(confidence, run.contents.n_new) if confidence else None,
             "notes": [shown(note) for note in [*config["notes"], *filter(None, [self.left_out])]],

@@ -21,6 +21,7 @@ export interface RunInfo {
   cannot_return?: string | null; // why samples cannot go to the known classes that they resemble most
   has_mixture?: boolean; // unlabelled samples were taken to be of known and new classes
   seed: number | null;
+  count?: string | null; // how many new classes were found, as a sentence
   mixture?: string | null; // how many unlabelled samples are of known classes, as a sentence
   confidence?: string | null; // how far to trust the run, as a sentence
   notes?: string[]; // warnings about its data

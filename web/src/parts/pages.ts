@@ -29,7 +29,7 @@ function options(run: RunInfo): HTMLElement {
 /** What the unlabelled samples are, how far to trust the run, and warnings about its data, as sentences. */
 function trust(run: RunInfo): HTMLElement | false {
   const ended = (text: string): string => (text.endsWith(".") ? text : `${text}.`);
-  const said = [...[run.mixture, run.confidence].filter((text) => !!text).map((text) => ended(text!)), ...(run.notes ?? [])];
+  const said = [...[run.count, run.mixture, run.confidence].filter((text) => !!text).map((text) => ended(text!)), ...(run.notes ?? [])];
   const sentence = (text: string): HTMLElement => h("p", null, text.charAt(0).toUpperCase() + text.slice(1));
   return said.length > 0 && h("section", { class: "block" }, h("h3", { class: "block-title" }, "How far to trust it"), ...said.map(sentence));
 }
