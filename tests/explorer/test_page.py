@@ -756,12 +756,13 @@ def test_a_run_without_a_mixture_has_nothing_of_it(
 
 
 @browser_test
-def test_the_run_page_says_what_the_mixture_is(
+def test_the_run_page_says_how_many_classes_and_what_the_mixture_is(
     browser: Any, serve: Callable[..., Server], tmp_path: Path
 ) -> None:
     def altered(route: Any) -> None:
         answer = route.fetch()
-        said = {"mixture": "about 60 of 100 are new", "confidence": "about 90 of 100 are right"}
+        said = {"count": "between 4 and 6 new classes, perhaps 5", "mixture": "about 60 of 100 are new"}
+        said |= {"confidence": "about 90 of 100 are right"}
         route.fulfill(response=answer, json={**answer.json(), **said})
 
     tab = Tab(browser)
@@ -769,5 +770,6 @@ def test_the_run_page_says_what_the_mixture_is(
     tab.open(serve(make_run(tmp_path / "run", mixture=True)).address)
     tab.page.locator(".tabs [data-view=run]").click()
     said = tab.page.locator(".page:visible .block p").all_inner_texts()
-    assert said == ["About 60 of 100 are new.", "About 90 of 100 are right."]
+    number = "Between 4 and 6 new classes, perhaps 5."
+    assert said == [number, "About 60 of 100 are new.", "About 90 of 100 are right."]
     assert tab.troubles == []
