@@ -89,6 +89,19 @@ def test_the_terminal_gets_no_control_character_of_a_name(capsys):
     assert "\x1b" not in capsys.readouterr().err
 
 
+def test_the_end_of_a_file_is_no_interruption(monkeypatch, capsys):
+    """The parser of commands takes an EOFError for Ctrl-D."""
+
+    def ends(*args):
+        raise EOFError("No data left in file")
+
+    monkeypatch.setattr("cdknet.runs.evaluate.evaluate_run", ends)
+    assert main(["evaluate", "run", "--truth", "truth.csv"]) == 2
+    assert capsys.readouterr().err.strip() == (
+        "cdknet: A file must be complete. Got one that ends early: No data left in file"
+    )
+
+
 @pytest.mark.parametrize("label", [-(2**70), 2**70, 10**5000, -(10**5000)], ids=range(4))
 def test_labels_beyond_64_bits_are_refused(label):
     for y in ([0, 1, label], np.array([0, 1, label], dtype=object), [0.5, 1, label]):
