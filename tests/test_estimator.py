@@ -14,6 +14,7 @@ from torch import nn
 from cdknet import ClassDiscovery, estimators
 from cdknet.core.metrics import clustering_accuracy, new_class_scores
 from cdknet.core.openworld import hide_classes
+from cdknet.data.checks import DoubtfulData
 from cdknet.inputs.labels import encode_labels, new_names
 from cdknet.options import METHODS as ALL_METHODS
 from cdknet.options import all_options, options_of
@@ -374,7 +375,8 @@ def test_samples_in_odd_containers(fitted):
 
 def test_class_names_with_line_ends_are_read_back(tmp_path):
     names = np.array(["a\rb", 'c"\n', "plain", "-1"])[np.where(Y >= 0, Y, 3)]
-    model = ClassDiscovery(**{**QUICK, "expand_epochs": 1, "expand_steps": 0}).fit(X, names)
+    with pytest.warns(DoubtfulData, match="nobody can see"):
+        model = ClassDiscovery(**{**QUICK, "expand_epochs": 1, "expand_steps": 0}).fit(X, names)
     loaded = ClassDiscovery.load(model.save(tmp_path / "run"))
     assert loaded.labels_.tolist() == model.labels_.tolist()
 

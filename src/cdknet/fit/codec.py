@@ -172,7 +172,10 @@ def _check_points(weights: Mapping[str, NDArray[Any]], n_classes: int, d: int, n
             b in (None, a) for a, b in zip(array.shape, shape, strict=True)
         )
         kinds = "iu" if len(shape) == 1 else "f"
-        if not fits or array.dtype.kind not in kinds or not np.isfinite(array).all():
+        finite = np.isfinite(array)
+        if name == "centers" and fits:
+            finite |= np.isnan(array).all(axis=1, keepdims=True)  # a class without samples has no centre
+        if not fits or array.dtype.kind not in kinds or not finite.all():
             got = f"{name} of {array.dtype} in the shape {array.shape}"
             raise ValueError(f"The run's weights must fit together. Got {got}.")
 
