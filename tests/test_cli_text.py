@@ -121,7 +121,10 @@ def test_embed_writes_vectors_that_discover_and_predict_read(run, tmp_path, caps
     [
         ([], "say --text message"),
         (["--text", "massage"], "text must name a column. Got 'massage'"),
-        (["--text", "message", "--encoder", "bert"], "one of minilm, wordllama. Got 'bert'"),
+        (
+            ["--text", "message", "--encoder", "bert"],
+            "one of minilm, wordllama, efficientnet-lite0. Got 'bert'",
+        ),
         (["--drop", "message", "--encoder", "minilm"], "without --text"),
     ],
 )

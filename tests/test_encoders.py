@@ -1,4 +1,4 @@
-"""Texts become vectors: the right ones, only once, with nothing lost and nothing downloaded."""
+"""Texts and photos become vectors: the right ones, only once, with nothing lost and nothing downloaded."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
-from cdknet import encoders
-from cdknet.encoders import encoding
+from cdknet import data, encoders
+from cdknet.cli import main
+from cdknet.encoders import efficientnet, encoding
 from cdknet.encoders.registry import ENCODERS, PackagedFile
 
 if missing := [one.project for one in ENCODERS.values() if find_spec(one.package) is None]:
-    pytest.skip(f"needs {' and '.join(missing)}: pip install 'cdknet[text]'", allow_module_level=True)
+    pytest.skip(f"needs {' and '.join(missing)}: pip install 'cdknet[text,vision]'", allow_module_level=True)
 
+OF_TEXTS = [name for name, one in ENCODERS.items() if one.reads == "texts"]
 TEXTS = [
     "A man is eating food.",
     "A man is eating a piece of bread.",
@@ -51,7 +55,7 @@ def test_wordllama_is_the_mean_of_the_vectors_of_tokens():
     assert 0.5 < X[0] @ X[2] < 0.95
 
 
-@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("name", OF_TEXTS)
 def test_a_vector_depends_on_its_own_text_alone(name):
     together = encoders.encode(TEXTS, name, cache=False)
     np.testing.assert_allclose(encoders.encode(TEXTS[:1], name, cache=False), together[:1], atol=1e-5)
@@ -121,7 +125,10 @@ def test_bad_texts_are_refused_in_one_clear_line(texts, what):
 
 
 def test_an_unknown_encoder_is_named_with_its_neighbour():
-    with pytest.raises(ValueError, match=r"one of minilm, wordllama. Got 'minilmm'. Did you mean 'minilm'"):
+    with pytest.raises(
+        ValueError,
+        match=r"one of minilm, wordllama, efficientnet-lite0. Got 'minilmm'. Did you mean 'minilm'",
+    ):
         encoders.encode(TEXTS, "minilmm")
 
 
@@ -148,3 +155,54 @@ def test_vectors_of_another_encoder_are_refused():
         encoders.check_same(minilm, wordllama, "more.csv")
     with pytest.raises(ValueError, match=r"minilm with weights 53aa51172d14. Got weights 111111111111"):
         encoders.check_same(minilm, {**minilm, "weights_sha256": "1" * 64}, "more.csv")
+
+
+@pytest.fixture(scope="module")
+def photos():
+    """A Chinese palace and a flower, as (2, 3, 224, 224)."""
+    from sklearn.datasets import load_sample_images
+
+    images = [Image.fromarray(image).resize((224, 224)) for image in load_sample_images().images]
+    return np.stack([np.asarray(image).transpose(2, 0, 1) for image in images])
+
+
+def test_efficientnet_recognises_a_palace_and_a_flower(photos):
+    network = efficientnet.network(ENCODERS["efficientnet-lite0"])
+    with torch.inference_mode():
+        best = network._fc(network(efficientnet.prepared(photos))).topk(3).indices
+    assert set(best[0].tolist()) & {442, 663, 698}, "a bell cote, a monastery or a palace"
+    assert best[1, 0] == 985, "a daisy: ImageNet has no dahlia"
+
+
+def test_a_mirrored_or_smaller_photo_keeps_its_neighbours(photos):
+    X = encoders.encode(np.concatenate([photos, photos[..., ::-1]]), "efficientnet-lite0")
+    assert X.shape == (4, 1280)
+    np.testing.assert_allclose(np.linalg.norm(X, axis=1), 1, atol=1e-5)
+    same, other = X @ X[0], X @ X[1]
+    assert same[2] > same[1] + 0.2
+    assert other[3] > other[0] + 0.2
+    small = encoders.encode(photos[..., ::2, ::2], "efficientnet-lite0")
+    assert small[1] @ X[1] > small[1] @ X[0] + 0.2
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 3, 8, 8)), np.zeros((2, 1, 8, 8), np.uint8), TEXTS])
+def test_what_is_no_photo_is_refused(wrong):
+    with pytest.raises(ValueError, match=r"photos must be an array \(n, 3, h, w\) or \(n, h, w\) of uint8"):
+        encoders.encode(wrong, "efficientnet-lite0")
+
+
+def test_embed_reads_a_folder_of_photos(photos, tmp_path, capsys):
+    for name, photo in zip(("palace", "unlabelled"), photos, strict=True):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.fromarray(photo.transpose(1, 2, 0)).save(tmp_path / "photos" / name / "1.png")
+    out = tmp_path / "v.npz"
+    assert (
+        main(["embed", str(tmp_path / "photos"), "--encoder", "efficientnet-lite0", "--out", str(out)]) == 0
+    )
+    samples = data.open(out)
+    np.testing.assert_allclose(samples.X, encoders.encode(photos, "efficientnet-lite0"), atol=1e-5)
+    assert samples.y.tolist() == ["palace", "-1"]
+    assert samples.encoder["name"] == "efficientnet-lite0"
+    command = ["discover", str(tmp_path / "photos"), "--encoder", "efficientnet-lite0", "--new-classes", "1"]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 2
+    assert "cdknet embed" in capsys.readouterr().err

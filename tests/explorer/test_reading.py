@@ -7,9 +7,11 @@ import json
 import numpy as np
 import pytest
 from pagemaker import Tab, cdknet
+from rich.console import Console
 from sentences import HOSTILE, sentences
 from servermaker import Serving
 
+from cdknet.cli.tables import _traits_table
 from cdknet.explorer.folder import open_run
 from cdknet.explorer.reading import Columns, Words
 from cdknet.explorer.report import report_html
@@ -139,6 +141,24 @@ def test_show_prints_words_and_a_sentence(texts):
     facts = json.loads(cdknet("show", texts, "--json"))
     assert [one["name"] for one in facts["traits"]] == ["new-1", "new-2"]
     assert facts["traits"][1]["text"] in TEXTS
+
+
+def test_show_prints_texts_as_they_are_and_obeys_none_of_them(capsys):
+    word = {"word": "parcel", "here": 1.0, "elsewhere": 0.0}
+    text = "[bold]parcel[/nonsense] \x1b[31m red\r\n\tend"
+    trait = {
+        "name": "new-1",
+        "words": [word],
+        "columns": [],
+        "suggestion": None,
+        "central": "a",
+        "text": text,
+    }
+    for table in _traits_table([trait]):
+        Console(width=120).print(table)
+    printed = capsys.readouterr().out
+    assert "[bold]parcel[/nonsense] [31m red end" in printed
+    assert "\x1b" not in printed
 
 
 # The report

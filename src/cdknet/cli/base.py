@@ -55,7 +55,10 @@ READING: dict[str, tuple[Any, str]] = {
     "drop": (str | None, "Tables: columns to leave out, separated by commas."),
     "fill": (bool | None, "Tables: fill missing numbers with the median of their column."),
     "text": (str | None, "Tables: columns of free text, separated by commas; other columns are not used."),
-    "encoder": (str | None, "Text: what makes vectors of it, minilm (default) or wordllama."),
+    "encoder": (
+        str | None,
+        "Text: what makes vectors of it, minilm (default) or wordllama.",
+    ),
     "image_size": (int | None, "Folders of images: resize to a square with this many pixels per side."),
     "shape": (str | None, "All but radio: the shape of one sample, such as 28x28 or 3x32x32."),
     "sample_rate": (float | None, "Raw I/Q files: samples per second."),
@@ -210,7 +213,10 @@ def open_data(data: str, reading: dict[str, Any]) -> tuple[Samples, HiddenTruth 
     if samples.to_encode:
         return encode_texts(samples, encoder), None
     if encoder is not None:
-        raise ValueError(f"--encoder makes vectors of texts. Got {data} without --text. Name its columns.")
+        raise ValueError(
+            f"--encoder makes vectors of texts. Got {data} without --text. Name its columns; of photos, make "
+            "vectors first: cdknet embed."
+        )
     return samples, None
 
 

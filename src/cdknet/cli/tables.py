@@ -220,7 +220,8 @@ def _traits_table(traits: Sequence[dict[str, Any]]) -> list[Table]:
         told = [word["word"] for word in one["words"]] or [_column_sentence(c) for c in one["columns"]]
         row = [one["name"], ", ".join(told) if of_texts else "; ".join(told)]
         if of_texts:
-            line = " ".join(one["text"][: 4 * LONGEST_TEXT].split())
+            shown = "".join(c if c.isprintable() else " " for c in one["text"][: 4 * LONGEST_TEXT])
+            line = " ".join(shown.split())  # on one line, and without codes that a terminal would obey
             row.append(line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…")
         table.add_row(*map(escape, row))
     return [table]

@@ -319,7 +319,7 @@ def _load_texts(
     if encoder is not None:
         from cdknet import encoders  # imported late: only sets of texts need it
 
-        about = encoders.encoder(encoder).about()
+        about = encoders.encoder(encoder, "texts").about()
         X = [encoders.encode(part, encoder, progress=encoding) for part in texts]
     return Dataset(
         public.name,

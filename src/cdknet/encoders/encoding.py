@@ -1,4 +1,4 @@
-"""Texts to vectors: in blocks, each saved when it is done, so that an interrupted encoding is resumed."""
+"""Texts or photos to vectors: in blocks that are saved, so that an interrupted encoding is resumed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,48 +21,50 @@ from cdknet.data.texts import check_texts
 
 from .registry import DEFAULT, Apply, Encoder, encoder
 
-Progress = Callable[[int, int], None]  # texts done, of all
-BLOCK = 1024  # texts that are saved at once: what an interruption costs at most
+Progress = Callable[[int, int], None]  # samples done, of all
+BLOCK = 1024  # samples that are saved at once: what an interruption costs at most
 RECIPE = b"1"  # to be changed with whatever changes the vectors of the same weights
 
 
 def encode(
-    texts: Sequence[str],
+    samples: Sequence[str] | NDArray[Any],
     name: str = DEFAULT,
     *,
     batch_size: int = 64,
     progress: Progress | None = None,
     cache: bool = True,
 ) -> NDArray[np.float32]:
-    """The vectors (n, d) of texts, each of unit length, by the encoder of that name.
+    """The vectors (n, d) of texts or photos, each of unit length, by the encoder of that name.
 
-    They are kept in the cache under the SHA-256 of the texts and the weights, so the same texts are encoded
-    only once. Interrupted, the same call resumes after the last whole block.
+    They are kept in the cache under the SHA-256 of the samples and the weights, so the same samples are
+    encoded only once. Interrupted, the same call resumes after the last whole block.
 
     Parameters
     ----------
-    texts
-        A list, a column of a data frame or an array of strings. Each must hold something to read.
+    samples
+        Texts: a list, a column of a data frame or an array of strings; each must hold something to read.
+        Photos: an array (n, 3, h, w) or (n, h, w) of uint8.
     name
         One of `ENCODERS`.
     batch_size
-        Texts that go through the model at once.
+        Samples that go through the model at once.
     progress
-        Called as progress(texts done, all texts).
+        Called as progress(samples done, all samples).
     cache
         Whether to read and write the cache. From the cache, the array is a read-only view of its file.
 
     Raises
     ------
     ValueError
-        If a text is empty, too long or not text, or if the encoder is unknown or has other weights.
+        If a text is empty, too long or not text, if photos are not such an array, or if the encoder is
+        unknown or has other weights.
     ImportError
         If the package with the weights is not installed; the message names the extra to install.
     """
     found = encoder(name)
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1. Got {batch_size}.")
-    values = check_texts("texts", texts)
+    values = check_texts("texts", cast(Any, samples)) if found.reads == "texts" else _photos(samples)
     if not cache:
         apply = found.load()
         parts = [_block(apply, part, batch_size) for _, part in _blocks(values, progress)]
@@ -84,18 +86,40 @@ def encoded(samples: Samples, name: str = DEFAULT, *, progress: Progress | None 
         raise ValueError(
             f"{samples.source}: an encoder needs texts. Got none. Name the columns with text: text, --text."
         )
-    found = encoder(name)
+    found = encoder(name, "texts")
     vectors = encode(samples.texts, name, progress=progress)
     note = f"texts encoded by {found.name}: vectors of {found.dimensions} values, at unit length"
     return replace(samples, X=vectors, encoder=found.about(), notes=(*samples.notes, note))
 
 
-def _key(texts: Sequence[str], found: Encoder) -> str:
+def encoded_photos(samples: Samples, name: str, *, progress: Progress | None = None) -> Samples:
+    """Samples that are photos with their vectors in place of the pixels."""
+    found = encoder(name, "photos")
+    vectors = encode(samples.X, name, batch_size=16, progress=progress)
+    note = f"photos encoded by {found.name}: vectors of {found.dimensions} values, at unit length"
+    return replace(samples, X=vectors, encoder=found.about(), notes=(*samples.notes, note))
+
+
+def _photos(samples: Any) -> NDArray[np.uint8]:
+    photos = np.asarray(samples)
+    if photos.dtype != np.uint8 or photos.ndim not in (3, 4) or (photos.ndim == 4 and photos.shape[1] != 3):
+        raise ValueError(
+            f"photos must be an array (n, 3, h, w) or (n, h, w) of uint8. Got {photos.dtype} of shape "
+            f"{photos.shape}. Open a folder of images with cdknet.data.open(folder, image_size=224)."
+        )
+    if not len(photos):
+        raise ValueError("there must be at least one photo. Got none.")
+    return photos
+
+
+def _key(values: Sequence[str] | NDArray[np.uint8], found: Encoder) -> str:
     digest = hashlib.sha256(RECIPE)
-    for known in (found.weights.sha256, found.tokenizer.sha256):
-        digest.update(known.encode())
-    for text in texts:
-        content = text.encode()
+    for file in (found.weights, found.tokenizer):
+        digest.update(file.sha256.encode() if file else b"")
+    if not isinstance(values, list):
+        digest.update(str(np.shape(values)).encode())
+    for value in values:
+        content = value.encode() if isinstance(value, str) else value.tobytes()
         digest.update(len(content).to_bytes(8, "little"))
         digest.update(content)
     return digest.hexdigest()[:40]
@@ -110,35 +134,34 @@ def _stored(path: Path, n: int, found: Encoder) -> NDArray[Any] | None:
     return None
 
 
-def _blocks(texts: Sequence[str], progress: Progress | None) -> Any:
-    for start in range(0, len(texts), BLOCK):
+def _blocks(values: Any, progress: Progress | None) -> Any:
+    for start in range(0, len(values), BLOCK):
         if progress is not None:
-            progress(start, len(texts))
-        yield start, texts[start : start + BLOCK]
+            progress(start, len(values))
+        yield start, values[start : start + BLOCK]
     if progress is not None:
-        progress(len(texts), len(texts))
+        progress(len(values), len(values))
 
 
-def _block(apply: Apply, texts: Sequence[str], batch_size: int) -> NDArray[np.float32]:
+def _block(apply: Apply, values: Any, batch_size: int) -> NDArray[np.float32]:
     """Vectors of one block. Texts of like length go together, so that little is padded."""
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-    parts = [
-        apply([texts[i] for i in order[start : start + batch_size]])
-        for start in range(0, len(order), batch_size)
-    ]
-    vectors = np.empty((len(texts), parts[0].shape[1]), np.float32)
+    order = sorted(range(len(values)), key=lambda i: len(values[i]))
+    batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    is_text = isinstance(values, list)
+    parts = [apply([values[i] for i in batch] if is_text else values[batch]) for batch in batches]
+    vectors = np.empty((len(values), parts[0].shape[1]), np.float32)
     vectors[order] = np.concatenate(parts)
     return vectors
 
 
 def _resumed(
-    path: Path, texts: Sequence[str], found: Encoder, batch_size: int, progress: Progress | None
+    path: Path, values: Any, found: Encoder, batch_size: int, progress: Progress | None
 ) -> NDArray[np.float32]:
     """Encode the blocks that an earlier call has not finished, and join all of them."""
     unfinished = path.with_suffix(".unfinished")
     apply: Apply | None = None
     parts: list[NDArray[np.float32]] = []
-    for start, block in _blocks(texts, progress):
+    for start, block in _blocks(values, progress):
         place = unfinished / f"{start}.npy"
         part = _stored(place, len(block), found)
         if part is None:

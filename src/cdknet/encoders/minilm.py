@@ -75,6 +75,7 @@ UNUSED = re.compile(r"pooler\.|embeddings\.position_ids")
 
 def load(encoder: Encoder) -> Apply:
     """The function that encodes a batch of texts."""
+    assert encoder.tokenizer is not None
     tokens_of, content = encoder.read(encoder.tokenizer), encoder.read(encoder.weights)
     from safetensors.torch import load as read_weights
     from tokenizers import Tokenizer

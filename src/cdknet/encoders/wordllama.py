@@ -12,6 +12,7 @@ from .registry import Apply, Encoder
 
 def load(encoder: Encoder) -> Apply:
     """The function that encodes a batch of texts. The loader of the package may download: it is not used."""
+    assert encoder.tokenizer is not None
     tokens_of, content = encoder.read(encoder.tokenizer), encoder.read(encoder.weights)
     from safetensors.numpy import load as read_weights
     from tokenizers import Tokenizer
