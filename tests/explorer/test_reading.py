@@ -70,7 +70,7 @@ def test_columns_that_differ_most_come_first_whatever_their_units_and_outliers()
     X[:50, 2] -= 1.5
     X[60, 3] = 1e12  # one far value outside
     X[:, 4] = np.arange(200) < 45  # a category
-    found = Columns(X, ["a", "b", "c", "d", "kind=x", "e"]).of(np.arange(50))
+    found = Columns(X, ["a", "b", "c", "d", "kind=x", "e=f"], ("kind",)).of(np.arange(50))
     assert {column.name for column in found[:3]} == {"b", "c", "kind=x"}
     named = {column.name: column for column in found}
     assert named["b"].effect > 0.9
