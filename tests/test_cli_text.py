@@ -157,9 +157,15 @@ def test_texts_that_the_run_does_not_store_come_from_the_data_again(run, tmp_pat
     assert session.sample(1)["text"].startswith("cannot sign in to account 1")
 
 
-def test_without_samples_the_run_has_no_texts_either(tmp_path):
-    data, out = tickets(tmp_path / "tickets.csv"), tmp_path / "run"
-    command = ["discover", str(data), *READING, "--new-classes", "2", "--out", str(out), "--no-samples"]
-    assert main([*command, *FEW]) == 0
-    assert not (out / TEXTS).exists()
-    assert b"parcel" not in b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+def test_without_samples_the_run_has_no_texts_either(run, tmp_path):
+    from cdknet import ClassDiscovery, data, encoders
+    from cdknet.cli import fits
+
+    read = data.open(tickets(tmp_path / "tickets.csv"), text=["message"], id_column="number")
+    samples, model = encoders.encoded(read, "wordllama"), ClassDiscovery.load(run)
+    for keep in (True, False):
+        fits._save(model, samples, tmp_path / f"run-{keep}", force=False, keep_samples=keep)
+        there = b"".join(
+            path.read_bytes() for path in (tmp_path / f"run-{keep}").rglob("*") if path.is_file()
+        )
+        assert (b"where is my parcel" in there) is keep

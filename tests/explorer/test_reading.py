@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from pagemaker import Tab, cdknet
+from pagemaker import Server, Tab, cdknet
 from rich.console import Console
 from sentences import HOSTILE, sentences
 from servermaker import Serving
@@ -31,6 +31,13 @@ def texts(tmp_path_factory):
 def client(texts):
     with Serving(texts) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def address(texts):
+    server = Server(texts)
+    yield server.address
+    server.kill()
 
 
 @pytest.fixture
@@ -70,7 +77,7 @@ def test_columns_that_differ_most_come_first_whatever_their_units_and_outliers()
     X[:50, 2] -= 1.5
     X[60, 3] = 1e12  # one far value outside
     X[:, 4] = np.arange(200) < 45  # a category
-    found = Columns(X, ["a", "b", "c", "d", "kind=x", "e"]).of(np.arange(50))
+    found = Columns(X, ["a", "b", "c", "d", "kind=x", "e=f"], ("kind",)).of(np.arange(50))
     assert {column.name for column in found[:3]} == {"b", "c", "kind=x"}
     named = {column.name: column for column in found}
     assert named["b"].effect > 0.9
@@ -179,10 +186,10 @@ def test_a_report_of_ten_thousand_sentences_stays_under_5_mb(tmp_path):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_sentences_are_read_on_the_page_and_run_nothing(tab, serve, texts, width, theme):
+def test_sentences_are_read_on_the_page_and_run_nothing(tab, address, width, theme):
     page = tab(color_scheme=theme)
     page.page.set_viewport_size({"width": width, "height": 844})
-    page.open(serve(texts).address + "#/map/3")
+    page.open(address + "#/map/3")
     page.page.locator(".panel .sentence", has_text="parcel").first.wait_for()
     shown = page.page.locator(".panel .sentence").all_inner_texts()
     assert all("parcel" in text for text in shown)
@@ -208,8 +215,8 @@ def test_a_suggested_name_is_accepted_with_one_press_and_undone(tab, serve, tmp_
     page.listed("new-2")
 
 
-def test_a_word_is_searched_and_its_sentence_opened(tab, serve, texts):
-    page = tab().open(serve(texts).address)
+def test_a_word_is_searched_and_its_sentence_opened(tab, address):
+    page = tab().open(address)
     page.press("/")
     page.page.locator("dialog[open] [data-first]").fill("drains")
     page.page.locator(".pick", has_text="drains overnight").first.click()

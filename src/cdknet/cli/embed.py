@@ -39,8 +39,8 @@ def embed(
 ) -> None:
     """Make vectors of the texts or photos of DATA, once, for discover and for your own use.
 
-    DATA is a table with --text, a set of texts by name (see: cdknet data list), or a folder of photos with
-    --encoder efficientnet-lite0. Interrupted, the same command resumes it.
+    DATA is a table with --text, a set of texts by name, or a folder of photos with --encoder
+    efficientnet-lite0. Interrupted, the same command resumes it.
     """
     import numpy as np
 

@@ -256,7 +256,8 @@ WIFI_CSI_30 = PublicSet(
 
 INTENTS_BY_HAND = (
     "There is no URL to download it from: make it of the files train.tsv and test.tsv of the TEXTOIR "
-    "collection (https://github.com/thuiar/TEXTOIR), as CSV in UTF-8 with the columns text and label"
+    "collection (https://github.com/thuiar/TEXTOIR), written by Python's csv.writer in UTF-8, with the "
+    "columns text and label"
 )
 
 BANKING_INTENTS = (

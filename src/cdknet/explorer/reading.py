@@ -104,8 +104,9 @@ class Column(NamedTuple):
 class Columns:
     """The ranks of all values of a table, computed once."""
 
-    def __init__(self, X: NDArray[Any], names: Sequence[str]) -> None:
-        self.X, self.names = X, list(names)
+    def __init__(self, X: NDArray[Any], names: Sequence[str], categories: Collection[str] = ()) -> None:
+        """`categories` are the columns of text: "colour", of the names "colour=red" and "colour=blue"."""
+        self.X, self.names, self.categories = X, list(names), categories
 
     @cached_property
     def _ranked(self) -> tuple[Rows, NDArray[np.float32], NDArray[np.float32]]:
@@ -134,7 +135,7 @@ class Columns:
                 break
             here, rest = values[inside, j], values[~inside, j]
             low, high = np.quantile(values[:, j], (0.01, 0.99))
-            if "=" in self.names[j]:
+            if self.names[j].partition("=")[0] in self.categories:
                 spread = [[float((part == 1).mean())] for part in (here, rest)]
                 low, high = 0.0, 1.0
             else:
@@ -152,9 +153,10 @@ class Reading:
     def __init__(self, run: Run, samples: NDArray[Any] | None = None) -> None:
         X = run.samples if samples is None else samples
         names = run.config.get("columns") or run.config.get("feature_names") or ()
+        categories = run.config.get("categories") or ()
         self.words = Words(run.texts) if run.texts is not None else None
         is_table = X is not None and run.texts is None and X.ndim == 2 and X.shape[1] == len(names)
-        self.columns = Columns(X, names) if X is not None and is_table else None
+        self.columns = Columns(X, names, categories) if X is not None and is_table else None
 
     def of(self, rows: Rows, n_classes: int, taken: Collection[str] = ()) -> dict[str, Any]:
         """Words, columns and a name to suggest for a class, as JSON values."""
@@ -181,7 +183,7 @@ def _suggestion(words: Sequence[Word], columns: Sequence[Column], taken: Collect
 
 def _described(column: Column) -> str:
     name, _, value = column.name.partition("=")
-    if value:
+    if len(column.here) == 1:  # the share of a category
         return f"{name} {value}" if column.effect > 0 else f"not {name} {value}"
     return f"{'high' if column.effect > 0 else 'low'} {name}"
 

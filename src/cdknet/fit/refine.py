@@ -165,7 +165,7 @@ def _refine(
     config |= {"refined": {"from": shown(folder.resolve().name), "revision": journal.revision}}
     refined = to_run(after, opened.ids, config)
     stored = storable(opened.samples)
-    refined = replace(illustrated(refined, opened.samples), samples=stored)
+    refined = replace(illustrated(refined, opened.samples), samples=stored, texts=run.texts)
     history.progress("map", 1, 1)  # the last chance to interrupt it
     write_run(out, refined, force=force, review=_carried_over(refined, journal.review, lesson))
     shutil.rmtree(unfinished, ignore_errors=True)

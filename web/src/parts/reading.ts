@@ -44,7 +44,7 @@ export function columnTable(columns: Column[]): HTMLElement {
         h(
           "tr",
           { title: isShare(column) ? "The share that has this value" : "The middle value; the lines span the middle half of all values" },
-          h("th", { scope: "row" }, column.name.replace("=", ": ")),
+          h("th", { scope: "row" }, isShare(column) ? column.name.replace("=", ": ") : column.name),
           h("td", null, value(column, column.here)),
           h("td", { class: "quiet" }, value(column, column.elsewhere)),
           h("td", null, spread(column)),
