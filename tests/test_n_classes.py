@@ -134,6 +134,8 @@ def test_what_is_uncertain_is_called_uncertain():
     few = summed_up([flat(5), flat(5)], [[0], [1]], 5)
     assert few.report["uncertain"]
     assert "only 5 old classes" in few.report["reason"]
+    assert (few.low, few.high) == (4, 6), "no narrower than one class either way"
+    assert summed_up([flat(0)], [[]], 3).low == 0
 
 
 def test_without_hidden_classes_the_usual_levels_give_an_interval_and_a_warning():

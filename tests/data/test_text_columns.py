@@ -112,3 +112,8 @@ def test_bad_texts_of_an_npz_are_refused(tmp_path, arrays, what):
     np.savez(tmp_path / "v.npz", X=np.eye(2), **arrays)
     with pytest.raises(ValueError, match=what):
         data.open(tmp_path / "v.npz")
+
+
+def test_numbers_are_no_texts(tmp_path):
+    with pytest.raises(ValueError, match="Got numbers in 'priority'"):
+        data.open(written(tmp_path, ROWS), text=["priority"])

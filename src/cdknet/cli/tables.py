@@ -130,7 +130,9 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
     table = Table(
         title=escape(f"{run}: {facts['samples']} samples of {facts['source']}"), title_justify="left"
     )
-    for name in ("class", "kind", "samples", "of them given", "confidence of the others"):
+    calibrated = (facts["confidence"] or {}).get("calibration", {}).get("calibrated", False)
+    sureness = "confidence of the others" if calibrated else "score of the others (not a probability)"
+    for name in ("class", "kind", "samples", "of them given", sureness):
         table.add_column(name, justify="left" if name in ("class", "kind") else "right")
     for row in facts["classes"]:
         sure = "-" if row["found_confidence"] is None else f"{row['found_confidence']:.2f}"
@@ -182,15 +184,15 @@ def summary_tables(run: Path, facts: dict[str, Any]) -> list[Table]:
 def counts_table(report: dict[str, Any]) -> Table:
     """The number of new classes at levels of detail, from coarse to fine, and how well old ones are found."""
     table = Table(
-        title="From coarse to fine: hidden old classes are found best at the bold levels",
+        title="From coarse to fine: the number is read at the levels with a *",
         title_justify="left",
-        caption="found: adjusted Rand index of the hidden old classes; 1 is perfect, 0 chance",
+        caption="hidden: how well the hidden old classes are found (adjusted Rand index: 1 at best)",
         caption_justify="left",
     )
     table.add_column("level")
-    for fold in range(len(report["counts"])):
-        table.add_column(f"found {fold + 1}", justify="right")
-        table.add_column(f"new classes {fold + 1}", justify="right")
+    for half in ("first half hidden", "second half hidden")[: len(report["counts"])]:
+        table.add_column(f"{half}: hidden", justify="right")
+        table.add_column("new classes", justify="right")
     low, high = report["levels_used"]
     last: list[Any] = []
     for i, level in enumerate(report["levels"]):
@@ -200,7 +202,8 @@ def counts_table(report: dict[str, Any]) -> Table:
         last = counts
         cells = zip((curve[i] for curve in report["agreement"]), counts, strict=True)
         row = [cell for found, number in cells for cell in (f"{found:.2f}", str(number))]
-        table.add_row(f"{level:.3f}", *row, style="bold" if low <= level <= high else "")
+        used = low <= level <= high
+        table.add_row(f"{level:.3f}{' *' if used else ''}", *row, style="bold" if used else "")
     return table
 
 

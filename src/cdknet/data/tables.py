@@ -418,6 +418,9 @@ class TableParts(NamedTuple):
 def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptions) -> Samples:
     """Put the columns side by side, categories as 0/1 columns, and report in the notes what was done."""
     path, size, n, names, roles, features, blocks, labels, ids, texts = parts
+    if roles.texts and all(map(_is_number, texts)):
+        named = ", ".join(repr(names[j]) for j in roles.texts)
+        raise ValueError(f"{path}: text must name columns of text. Got numbers in {named}.")
     widths = [len(feature.codes) if feature.is_text else 1 for feature in features]
     check_memory(path, 4 * n * sum(widths), size, "the table")
     X = np.zeros((n, sum(widths)), np.float32)
@@ -491,6 +494,15 @@ def assemble(parts: TableParts, shape: Sequence[int] | None, options: TableOptio
         texts=tuple(check_texts(str(path), texts)) if roles.texts else None,
         text_columns=tuple(names[j] for j in roles.texts),
     )
+
+
+def _is_number(text: str) -> bool:
+    """Whether a text is a number, or blank."""
+    try:
+        float(text or "0")
+    except ValueError:
+        return False
+    return True
 
 
 def _notes_of_texts(names: list[str], roles: Roles, unused: list[int]) -> list[str]:

@@ -43,7 +43,7 @@ PACE, BATCH = 0.5, 256  # of the steps of a fit, and most new samples per step
 SIZES = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0)  # classes per head, in old classes: whatever the number is, some fit
 MOST_ROWS = 6000  # labelled samples that take part, and unlabelled ones
 LEVELS = np.geomspace(0.002, 0.5, 60)
-USUAL = (0.006, 0.2)  # where levels learned from old classes lie: for those who have too few of them
+USUAL = (0.002, 0.2)  # where levels learned from old classes lie: for those who have too few of them
 NEARLY = 0.9  # of the best agreement with old classes counts as the best
 MIDDLE = 0.7  # of these levels make the interval
 LEAST_SHARE = 0.2  # of the mean size of new classes: less is a splinter
@@ -157,6 +157,12 @@ def summed_up(curves: Sequence[Curve], hidden: Sequence[Sequence[int]], n_old: i
     few = n_old < FEW_OLD
     found = read_off(curves, few=few)
     apart = max(found.by_fold) - min(found.by_fold) > max(1, 0.25 * found.value)
+    if (
+        few or apart
+    ):  # nothing has checked the level here, so no interval is narrower than one class either way
+        found = found._replace(
+            low=max(0, min(found.low, found.value - 1)), high=max(found.high, found.value + 1)
+        )
     report = {
         "found": found.value,
         "interval": [found.low, found.high],
