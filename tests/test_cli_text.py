@@ -157,6 +157,13 @@ def test_texts_that_the_run_does_not_store_come_from_the_data_again(run, tmp_pat
     assert session.sample(1)["text"].startswith("cannot sign in to account 1")
 
 
+def test_a_refined_run_keeps_its_texts(run, tmp_path):
+    assert main(["refine", str(run), "--out", str(tmp_path / "refined")]) == 0
+    before, after = read_run(run, weights=False), read_run(tmp_path / "refined", weights=False)
+    assert after.texts == before.texts
+    assert after.config["encoder"] == before.config["encoder"]
+
+
 def test_without_samples_the_run_has_no_texts_either(run, tmp_path):
     from cdknet import ClassDiscovery, data, encoders
     from cdknet.cli import fits
