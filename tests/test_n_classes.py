@@ -207,8 +207,8 @@ def test_a_killed_count_is_resumed_to_the_same_bits(counted, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({}, "5 new classes found (between 4 and 6)"),
-        ({"interval": [5, 5]}, "5 new classes found (exactly 5)"),
+        ({}, "5 new classes found (probably between 4 and 6)"),
+        ({"interval": [5, 5]}, "5 new classes found (both halves of the old classes say 5)"),
         ({"uncertain": True}, "between 4 and 6 new classes, perhaps 5"),
         ({"found": 0, "interval": [0, 1]}, "no new class found (between 0 and 1)"),
     ],

@@ -96,7 +96,7 @@ def review(count: int, seed: int, folder: Path) -> Figures:
     draw = random.Random(seed)
     run = shutil.copytree(RUNS / "plus", folder / "run")
     journal = run / "review.jsonl"
-    acknowledged = refused = full = torn = 0
+    acknowledged = refused = full = damaged = 0
     lost: list[str] = []
     for kill in tries(count):
         limit = None
@@ -124,7 +124,7 @@ def review(count: int, seed: int, folder: Path) -> Figures:
         for client in clients:
             client.join(timeout=30)
         opened = open_run(run).journal()
-        torn += opened.left_out() is not None
+        damaged += opened.left_out() is not None
         held = {new.note for e in opened.entries for _, new in e.change.classes.values() if new is not None}
         said = [text for client in clients for text in client.said]
         acknowledged += len(said)
@@ -135,7 +135,7 @@ def review(count: int, seed: int, folder: Path) -> Figures:
         "of_them_with_a_full_disk": full,
         "acknowledged": acknowledged,
         "refused": refused,
-        "damaged_last_lines": torn,
+        "damaged_last_lines": damaged,
         "broken": len(lost),
         "examples": lost[:5],
     }

@@ -106,13 +106,13 @@ def count_sentence(config: Mapping[str, Any]) -> str:
     if not count:
         return ""
     low, high = count["interval"]
-    between = f"exactly {low}" if low == high else f"between {low} and {high}"
+    between = f"between {low} and {high}" if low < high else f"both halves of the old classes say {low}"
     if count["found"] == 0:
-        sentence = f"no new class found ({between}): the samples of the new one just look least like old ones"
+        sentence = f"no new class found ({between}); a fit has one all the same, of what looks least old"
     elif count["uncertain"]:
         sentence = f"{between} new classes, perhaps {count['found']}"
     else:
-        sentence = f"{count['found']} new classes found ({between})"
+        sentence = f"{count['found']} new classes found ({'probably ' * (low < high)}{between})"
     return f"{sentence}. {count['reason']}"
 
 

@@ -157,15 +157,12 @@ def summed_up(curves: Sequence[Curve], hidden: Sequence[Sequence[int]], n_old: i
     few = n_old < FEW_OLD
     found = read_off(curves, few=few)
     apart = max(found.by_fold) - min(found.by_fold) > max(1, 0.25 * found.value)
-    if (
-        few or apart
-    ):  # nothing has checked the level here, so no interval is narrower than one class either way
-        found = found._replace(
-            low=max(0, min(found.low, found.value - 1)), high=max(found.high, found.value + 1)
-        )
+    low, high = found.low, found.high
+    if few or apart:  # nothing has checked the level: the interval is at least one class wide either way
+        low, high = max(0, min(low, found.value - 1)), max(high, found.value + 1)
     report = {
         "found": found.value,
-        "interval": [found.low, found.high],
+        "interval": [low, high],
         "uncertain": few or apart,
         "reason": _reason(n_old, few, apart),
         "level": found.level,
@@ -176,7 +173,7 @@ def summed_up(curves: Sequence[Curve], hidden: Sequence[Sequence[int]], n_old: i
         "agreement": [curve.agreement.round(decimals=4).tolist() for curve in curves],
         "counts": [curve.numbers.tolist() for curve in curves],
     }
-    return Count(found.value, found.low, found.high, report)
+    return Count(found.value, low, high, report)
 
 
 def _reason(n_old: int, few: bool, apart: bool) -> str:
